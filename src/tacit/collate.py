@@ -40,22 +40,24 @@ def pad(
     value: float | Mapping[Name, float] = 0,
     shares: Sequence[float] | None = None,
 ) -> Pad:
-    """Pad or truncate the first axis of each record's parts to a fixed ``length``.
+    """Return a collate function that pads or truncates each tensor of a record to a fixed ``length``.
 
-    With several lengths, a session uses the smallest into which a record fits, in a public number of passes
-    per length.  The model must ignore the padding: mask it, and give it the label -100, as for
-    :func:`tacit.losses.causal`.
+    Only the first axis changes.  If you give several lengths, a session pads each record to the smallest
+    length into which it fits.  The number of forward passes that a step makes at each length is public.  The
+    model must ignore the padding: mask it, and give it the label -100, as for :func:`tacit.losses.causal`.
 
     Args:
-        length: the length of every part with an axis; or a mapping from keys (or positions in a tuple) to
-            lengths, which leaves other parts unchanged.  A length may be several numbers in ascending order,
-            equally many for each such part.
-        value: the padding value, 0 by default; or a mapping from keys to values, with 0 for other parts.
-        shares: for several lengths, the expected share of records at each, equal by default.  Take them from
-            public knowledge, never from the data.  Wrong shares cost only time and memory.
+        length: the length of every entry of a record that has an axis.  Or a mapping from keys (or positions
+            in a tuple) to lengths; other entries then stay unchanged.  A length may also be several numbers
+            in ascending order, equally many for each entry.
+        value: the padding value.  Or a mapping from keys to padding values, with 0 for other entries.
+            Default: 0.
+        shares: for several lengths, the share of records that you expect at each length.  Default: equal
+            shares.  Take them from public knowledge, never from the data.  Wrong shares cost only time and
+            memory.
 
     Returns:
-        A function to pass as ``collate``.  It pads a record to the last length.
+        A function to pass as ``collate``.  If you call it yourself, it pads a record to the last length.
 
     Raises:
         InvalidInput: if lengths are not in ascending order, or shares are not positive or do not add up to 1.
@@ -151,14 +153,15 @@ class Pad:
 
 
 def pairs(*, length: int) -> Pairs:
-    """Join the prompt and the two answers of a pair, for :func:`tacit.losses.preference`.
+    """Return a collate function that joins a prompt with each of its two answers.
 
-    A record is a mapping with ``prompt_ids``, ``chosen_ids`` and ``rejected_ids``, and optionally
+    Its results are the records of :func:`tacit.losses.preference`.  A record from your dataset is a mapping
+    with ``prompt_ids``, ``chosen_ids`` and ``rejected_ids``, and optionally
     ``ref_chosen_logps`` and ``ref_rejected_logps``, as TRL's ``DPOTrainer`` prepares it.  A long prompt is
     truncated at its start, and an answer longer than ``length`` at its end.
 
     Args:
-        length: the number of tokens of prompt and answer together.
+        length: the number of tokens to which each prompt with its answer is padded or truncated.
 
     Returns:
         A function to pass as ``collate``.

@@ -56,7 +56,7 @@ class TacitError(Exception):
 
     Attributes:
         argument: the Python name of the wrong argument; None if the error is not about one.
-        value: the argument's value; ``...`` if the message hides it.
+        value: the argument's value; ``...`` (Ellipsis) if the message must not show the value.
         why: the reason for the refusal.
         fix: what the user can do.
 
@@ -150,11 +150,14 @@ class PrivacyRefusal(TacitError):
 
 
 class UnsupportedEvent(PrivacyRefusal):
-    """Raised if an accountant or other function has no proven bound for an event."""
+    """Raised if a function, such as an accountant, has no proven bound for an event.
+
+    An event is the description of a mechanism.
+    """
 
 
 class UnsupportedModel(PrivacyRefusal):
-    """Raised for a model whose per-example gradients do not exist or cannot be bounded.
+    """Raised if a model's per-example gradients do not exist, or if their norm cannot be bounded.
 
     >>> issubclass(UnsupportedModel, PrivacyRefusal)
     True
@@ -162,11 +165,11 @@ class UnsupportedModel(PrivacyRefusal):
 
 
 class BudgetExceeded(PrivacyRefusal):
-    """Raised if a request costs more than the budget has left."""
+    """Raised if a request would cost more than what is left of the budget."""
 
 
 class ProcessLost(TacitError):
-    """Raised if another process of the run failed or ended, before this process took the current step.
+    """Raised if a process that trains together with this one failed or ended before the current step.
 
     >>> issubclass(ProcessLost, TacitError), ProcessLost.exit_code
     (True, 2)
@@ -182,15 +185,18 @@ class Diverged(TacitError):
 
 
 class LossWarning(UserWarning):
-    """Warns that losses look wrong: NaN, or at their bound.  Only released losses and dummy records count."""
+    """Warns that losses look wrong, such as NaN, or at the bound of the loss report.
+
+    The warning depends only on losses that were released with noise, and on losses of dummy records.
+    """
 
 
 class PrivacyWarning(UserWarning):
-    """Warns of a weak guarantee: its epsilon is large, or it covers only one of many fits."""
+    """Warns that a guarantee is weak, because its epsilon is large or it covers only one of many fits."""
 
 
 class WeakSignalWarning(UserWarning):
-    """Warns that a plan has too much noise for the model to learn.
+    """Warns that a plan adds too much noise for the model to learn.
 
     The warning depends only on public facts: the plan and the number of trained weights.
 

@@ -71,10 +71,12 @@ _NUMBERS = (
 def classification(
     *, weight: Sequence[float] | None = None, label_smoothing: float = 0.0, ignore_index: int = -100
 ) -> PerExampleLoss:
-    """Return the cross-entropy between logits, (n, C) or (n, C, ...), and class numbers, (n,) or (n, ...).
+    """Return a loss: the cross-entropy between logits (n, C) and class numbers (n,).
+
+    With more axes, as in ``torch.nn.CrossEntropyLoss``, logits are (n, C, ...) and class numbers (n, ...).
 
     Args:
-        weight: the (C,) declared class weights.  Do not compute them from the records.
+        weight: C class weights.  Declare them, and do not compute them from the records.
         label_smoothing: the amount of smoothing, in [0, 1).
         ignore_index: the class number of positions to ignore.
 
@@ -103,7 +105,9 @@ def classification(
 
 
 def regression() -> PerExampleLoss:
-    """Return the mean squared error between outputs and targets with equally many numbers.
+    """Return a loss: the mean squared error between outputs and targets.
+
+    A record must have as many outputs as targets.
 
     >>> regression()(nn.Identity(), torch.tensor([[1.0, 2.0]]), torch.tensor([[0.0, 0.0]]))
     tensor([2.5000])
@@ -117,7 +121,9 @@ def regression() -> PerExampleLoss:
 
 
 def multilabel() -> PerExampleLoss:
-    """Return the binary cross-entropy between logits (n, k) and labels (n, k) of 0 and 1, averaged over k.
+    """Return a loss: the binary cross-entropy between logits (n, k) and labels (n, k), each 0 or 1.
+
+    A record's loss is the mean over its k labels.
 
     >>> multilabel()(nn.Identity(), torch.zeros(1, 3), torch.tensor([[1.0, 0.0, 1.0]]))
     tensor([0.6931])
@@ -131,12 +137,13 @@ def multilabel() -> PerExampleLoss:
 
 
 def causal(*, ignore_index: int = -100) -> PerExampleLoss:
-    """Return the cross-entropy of the next token, in nats, from logits (n, L, V) and labels (n, L).
+    """Return a loss: the cross-entropy of the next token, in nats, from logits (n, L, V) and labels (n, L).
 
-    Labels are aligned with the tokens, as in transformers: the logits at position t predict the label at
-    t + 1.  Without labels, the tokens are the labels, except where ``attention_mask`` is 0.  The mean is over
-    the record's positions with a label other than ``ignore_index``; if there are none, loss and gradient
-    are 0.  Virtual tokens before the record's own, as in prompt tuning, have no label.
+    Labels are aligned with the tokens, as in transformers: the logits at a position predict the label at the
+    next position.  If a record has no labels, its tokens are the labels, except where ``attention_mask`` is
+    0.  A record's loss is the mean over its positions with a label other than ``ignore_index``.  If it has no
+    such position, its loss and gradient are 0.  If the model puts virtual tokens before the record's tokens,
+    as in prompt tuning, these have no label.
 
     >>> model = nn.Embedding(5, 5)
     >>> tokens = torch.tensor([[1, 2, 3], [1, 2, 3]])
@@ -162,11 +169,12 @@ def causal(*, ignore_index: int = -100) -> PerExampleLoss:
 
 
 def completion() -> PerExampleLoss:
-    """Return the loss of :func:`causal` over masked-in tokens only, such as those of an answer.
+    """Return the loss of :func:`causal`, computed over selected tokens only, such as those of an answer.
 
-    A record is a mapping with ``input_ids`` (n, L), as TRL's ``SFTTrainer`` prepares it, and at least one of
-    ``completion_mask`` or ``assistant_masks`` (n, L), 1 at tokens to train on, or ``labels`` (n, L), -100 at
-    all others.  With several of them, only tokens that all of them select count.
+    A record is a mapping with ``input_ids`` (n, L), as TRL's ``SFTTrainer`` prepares it.  The record selects
+    the tokens to train on by at least one of these entries of shape (n, L): ``completion_mask`` or
+    ``assistant_masks`` are 1 at the selected tokens, and ``labels`` is -100 at all other tokens.  If a record
+    has several of these entries, only tokens that all of them select count.
 
     >>> record = {"input_ids": torch.tensor([[1, 2, 3]]), "completion_mask": torch.tensor([[0, 0, 1]])}
     >>> completion()(nn.Embedding(5, 5), **record).shape
@@ -195,21 +203,22 @@ def preference(
 ) -> PerExampleLoss:
     """Return the loss of direct preference optimization (DPO) for pairs of a chosen and a rejected answer.
 
-    A record is one pair: a mapping with ``input_ids`` (n, 2, L), prompt and answer, the chosen one first, and
-    ``completion_mask`` (n, 2, L), 1 at the tokens of the answer.  :func:`tacit.collate.pairs` makes it from
-    rows of TRL's ``DPOTrainer``.  The loss is -log sigmoid(beta * d), where d is the log-ratio of chosen to
-    rejected under the model, minus the same under the reference (Rafailov et al., 2305.18290, equation 7).
+    A record is one pair.  It is a mapping with ``input_ids`` (n, 2, L), two sequences: the prompt with the
+    chosen answer, then the prompt with the rejected answer.  Its ``completion_mask`` (n, 2, L) is 1 at the
+    tokens of the answers. :func:`tacit.collate.pairs` makes such records from rows of TRL's ``DPOTrainer``.
 
-    The reference is the first of these that exists:
+    The loss is -log sigmoid(beta * d).  Here d is the log of the ratio between the probabilities of the
+    chosen and the rejected answer under the model, minus the same log-ratio under a reference model (Rafailov
+    et al., 2305.18290, equation 7).  The loss takes the first of these that exists as the reference:
 
-    * ``ref_chosen_logps`` and ``ref_rejected_logps`` (n,) in the record: the log-probabilities of the answers
-      under a public model;
+    * ``ref_chosen_logps`` and ``ref_rejected_logps`` (n,) in the record: the log-probabilities of the two
+      answers under a public model;
     * the module ``reference``;
-    * a peft model itself, without its adapters and without dropout.
+    * the trained model itself without its adapters and without dropout, if it is a peft model.
 
     Args:
-        beta: the strength of the pull towards the reference, above 0.
-        label_smoothing: the assumed share of swapped pairs, in [0, 0.5) (conservative DPO).
+        beta: how strongly the loss pulls the trained model towards the reference, above 0.
+        label_smoothing: the share of pairs that you assume to be swapped, in [0, 0.5) (conservative DPO).
         reference: a frozen model with the same vocabulary, in evaluation mode.
 
     Raises:
@@ -277,10 +286,12 @@ def preference_loss(
 
 
 def masked(*, ignore_index: int = -100) -> PerExampleLoss:
-    """Return the cross-entropy of the label at each position, in nats, from logits (n, L, V), labels (n, L).
+    """Return a loss: the cross-entropy of the label at each position, in nats.
 
-    Labels are not shifted, as in masked language models and token classification.  The mean is over the
-    record's positions with a label other than ``ignore_index``; if there are none, loss and gradient are 0.
+    It takes logits (n, L, V) and labels (n, L), for masked language models and token classification.  The
+    logits at a position predict the label at the same position.  A record's loss is the mean over its
+    positions with a label other than ``ignore_index``.  If it has no such position, its loss and gradient are
+    0.
 
     >>> masked()(nn.Embedding(5, 5), torch.tensor([[1, 2, 3]]), torch.tensor([[-100, -100, -100]]))
     tensor([0.], grad_fn=<DivBackward0>)

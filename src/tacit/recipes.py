@@ -27,9 +27,9 @@ class Recipe:
         optimizer: the name of the optimizer, as in ``[optimizer]`` of a run file.
         learning_rate, momentum: settings of the optimizer.
         head_learning_rate: the learning rate of the head if the body is trained too; None for the same rate.
-        falling: whether learning rates decay linearly to zero over the second half of the steps.
+        falling: whether the learning rates decay linearly to zero over the second half of the steps.
         rank, alpha: the settings of LoRA, which scales its updates by alpha / rank; None without LoRA.
-        clipping_norm: C.
+        clipping_norm: the largest norm of one record's gradient; larger ones are clipped.
         ema_decay: the decay of the moving average of the weights; None to use the last weights.
 
     >>> Recipe(batch_size=None, steps=60, learning_rate=4.0).clipping_norm
@@ -61,18 +61,19 @@ def linear_recipe(records: int, epsilon: float, *, classes: int = 2, longest: fl
     """Return the settings for a linear model that starts at zero, on a table or on frozen features.
 
     Each step uses all records if there are at most 50,000: for a convex loss, smaller batches save only time.
-    The sum of the learning rates limits how far the weights move.  The noise grows with this sum, while the
-    gradient falls with the loss, so with fewer records or a smaller epsilon it is better to stop sooner.  On
-    twenty datasets (tables, reviews and images) of 300 to 50,000 records, the best sum was proportional to
-    records times epsilon, with the same constant up to a factor of two.
+    The sum of the learning rates of all steps limits how far the weights move.  A larger sum adds more noise
+    to the weights, while the gradients become smaller as the loss falls.  So with fewer records or a smaller
+    epsilon, it is better to stop sooner.  On twenty datasets (tables, reviews and images) of 300 to 50,000
+    records, the best sum was proportional to the number of records times epsilon, and the constant of
+    proportionality was the same up to a factor of two.
 
     Args:
-        records: N.
+        records: a public estimate of the number of records.
         epsilon: the epsilon of the whole run.
-        classes: the number of classes; 1 for a numeric target, which
+        classes: the number of classes.  Pass 1 for a numeric target, which
             :class:`tacit.models.additive.StandardLinear` learns.
-        longest: the largest norm of a row of inputs, including the bias's constant 1.  Pass 1 for features of
-            norm 1, where the bias hardly matters.
+        longest: the largest norm that one row of inputs can have, including the constant 1 for the bias.
+            Pass 1 for features of norm 1, where the bias hardly matters.
 
     >>> recipe = linear_recipe(12_500, 3.0)
     >>> recipe.steps, recipe.learning_rate
@@ -102,15 +103,16 @@ def linear_recipe(records: int, epsilon: float, *, classes: int = 2, longest: fl
 
 
 def hazard_recipe(records: int, epsilon: float, *, longest: float) -> Recipe:
-    """Return the settings for a linear model of hazards (:class:`tacit.models.survival.LinearHazard`).
+    """Return the settings for a linear survival model (:class:`tacit.models.survival.LinearHazard`).
 
-    They are those of a classifier, with twice the clipping norm.  On four tables of 1,700 to 7,300 records it
-    gave better survival curves and an equally good ranking of the records.
+    The model predicts hazards, the probabilities of the event in each time bin.  The settings are those of a
+    classifier (:func:`linear_recipe`), but with twice the clipping norm.  On four tables of 1,700 to 7,300
+    records, the larger norm gave better survival curves and an equally good ranking of the records.
 
     Args:
-        records: N.
+        records: a public estimate of the number of records.
         epsilon: the epsilon of the whole run.
-        longest: the largest norm of a row of inputs, including the bias's constant 1.
+        longest: the largest norm that one row of inputs can have, including the constant 1 for the bias.
 
     >>> hazard_recipe(6_000, 1.0, longest=4.0).clipping_norm
     4.0
@@ -139,7 +141,7 @@ def additive_pays(records: int, epsilon: float, numbers: int) -> bool:
     most 0.01 (``experiments/which_model.py``).
 
     Args:
-        records: N.
+        records: a public estimate of the number of records.
         epsilon: the epsilon of the whole run.
         numbers: the number of numeric columns.
 
@@ -158,16 +160,17 @@ _ROWS_PER_COLUMN, _NOISE_PER_COLUMN = (
 
 
 def lora_targets(model_type: str) -> tuple[str, ...]:
-    """Return the names of the query and value layers, the targets of LoRA, without their path.
+    """Return the names of the layers that LoRA should change: the query and value layers.
 
-    Hu et al. (2106.09685, section 7.1) found these two best for a given number of weights.  GPT-2 and similar
-    models compute query, key and value in one layer, which is then the target.
+    These are names within an attention block, without a path.  Hu et al. (2106.09685, section 7.1) found
+    these two layers best for a given number of weights.  GPT-2 and similar models compute query, key and
+    value in one layer; for them, this layer is returned.
 
     Args:
         model_type: the ``model_type`` in a model's config.json.
 
     Raises:
-        InvalidInput: the names of query and value are not known for this type.
+        InvalidInput: if Tacit does not know the names of these layers for this type.
 
     >>> lora_targets("bert"), lora_targets("gpt2")
     (('query', 'value'), ('c_attn',))
@@ -190,9 +193,9 @@ def lora_recipe(records: int, epsilon: float, weights: int) -> Recipe:
     alone, which may be chance.
 
     Args:
-        records: N.
+        records: a public estimate of the number of records.
         epsilon: the epsilon of the whole run.
-        weights: the number of trained weights at this rank, including the head.
+        weights: the number of trained weights: those of LoRA at the recipe's ``rank``, and those of the head.
 
     >>> recipe = lora_recipe(12_500, 8.0, 37_634)
     >>> recipe.rank, recipe.batch_size, recipe.steps, recipe.learning_rate, recipe.head_learning_rate
@@ -204,10 +207,11 @@ def lora_recipe(records: int, epsilon: float, weights: int) -> Recipe:
 def full_recipe(records: int, epsilon: float, weights: int) -> Recipe:
     """Return starting settings for training all weights and a new head (Li et al., 2110.05679).
 
-    The batch size follows from the noise.  The learning rates are not tested in private runs.
+    The batch is as large as the noise requires; a batch size of None means all records.  The learning rates
+    were not tested in private runs.
 
     Args:
-        records: N.
+        records: a public estimate of the number of records.
         epsilon: the epsilon of the whole run.
         weights: the number of trained weights.
 

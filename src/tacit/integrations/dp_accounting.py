@@ -79,17 +79,17 @@ def _google(purpose: str, part: str = "dp_accounting.dp_event") -> Any:
 
 
 def to_dp_accounting(event: Event) -> Any:
-    """Return the ``DpEvent`` of dp_accounting that describes the same mechanism.
+    """Return the ``DpEvent`` of dp_accounting that describes the same mechanism as ``event``.
 
     **Guarantee**
 
-    * Any correct accountant of dp_accounting gives the result the same cost as ``event``.
-    * Nothing is left out: :func:`from_dp_accounting` converts the result back to ``event``. Only the scale of
-      a discrete Laplace is rounded once, as dp_accounting stores its inverse.
+    * The result costs the same as ``event`` under any correct accountant of dp_accounting.
+    * The result describes all of ``event``: :func:`from_dp_accounting` converts it back. Only the scale of a
+      discrete Laplace is rounded once, because dp_accounting stores the inverse of the scale.
 
     Raises:
-        UnsupportedEvent: if dp_accounting has no class for ``event`` or an event in it; the message names
-            that event.
+        UnsupportedEvent: if dp_accounting has no class for ``event`` or for an event inside it; the message
+            names the event without a class.
         MissingExtra: if dp_accounting is not installed.
 
     >>> to_dp_accounting(Repeat(PoissonSampled(0.01, Gaussian(2.0)), 100))  # doctest: +NORMALIZE_WHITESPACE
@@ -128,8 +128,9 @@ def from_dp_accounting(event: object) -> Event:
     """Return the event that describes the same mechanism as a ``DpEvent`` of dp_accounting.
 
     Raises:
-        UnsupportedEvent: if Tacit has no such event, or if ``event`` guarantees nothing, as with noise 0.
-        InvalidInput: if ``event`` is not a ``DpEvent``, or contains a value out of range.
+        UnsupportedEvent: if Tacit has no event for this mechanism, or if the mechanism guarantees nothing, as
+            with noise 0.
+        InvalidInput: if ``event`` is not a ``DpEvent``, or if a value in it is out of range.
         MissingExtra: if dp_accounting is not installed.
 
     >>> import dp_accounting

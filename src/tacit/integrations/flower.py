@@ -31,17 +31,20 @@ _LOG = logging.getLogger("flwr")
 class PrivateFedAvg(Strategy):  # type: ignore[misc]  # Flower is not read by mypy
     """A Flower strategy that adds the noisy mean of a :class:`PrivateAggregation` to the model in each round.
 
-    As with ``FedAvg``, a client replies with one ``ArrayRecord`` of its trained weights.  Its update is their
-    difference from the weights it received.  All updates have the same weight; ``num-examples`` is ignored.
+    As with ``FedAvg``, a client replies with one ``ArrayRecord`` of its trained weights.  The client's update
+    is the difference between these and the weights that it received.  All updates count equally; the strategy
+    ignores ``num-examples``.
 
     **Guarantee**
 
-    * The server releases the means of the aggregation, and nothing else that clients send.  It drops their
-      metrics, which are exact, and asks no client to evaluate.
-    * In each round a connected node has one number, its rank by node id.
+    * The server releases the noisy means of the aggregation, and nothing else that clients send.  It drops
+      the clients' metrics, which have no noise, and asks no client to evaluate.
+    * In each round, the aggregation counts a connected node as one client: its number is the node's rank by
+      node id.
 
     Args:
-        aggregation: the plan, charges and state of the rounds.  Its arrays are the model's, by name.
+        aggregation: the :class:`PrivateAggregation` with the plan, charges and state of the rounds.  Its
+            arrays must have the names of the model's arrays.
         min_available_nodes: the number of connected nodes that a round waits for, as with ``FedAvg``.
     """
 
@@ -69,8 +72,9 @@ class PrivateFedAvg(Strategy):  # type: ignore[misc]  # Flower is not read by my
         """Run ``num_rounds`` rounds, as ``Strategy.start`` does.
 
         Raises:
-            BudgetExceeded: if the plan has fewer rounds left, or the ledger refuses the first round.  If it
-                refuses a later round, the model no longer changes; ``aggregation.stopped`` says why.
+            BudgetExceeded: if the plan has fewer than ``num_rounds`` rounds left, or the ledger refuses the
+                first round.  If the ledger refuses a later round, nothing is raised, but the model no longer
+                changes; ``aggregation.stopped`` says why.
         """
         left = self.aggregation.plan.steps - self.aggregation.steps_done
         if num_rounds > left:
@@ -82,7 +86,7 @@ class PrivateFedAvg(Strategy):  # type: ignore[misc]  # Flower is not read by my
         return super().start(grid, initial_arrays, num_rounds, *settings)
 
     def summary(self) -> None:
-        """Log the plan."""
+        """Log the privacy cost and the rounds of the plan."""
         plan = self.aggregation.plan
         cost = f"epsilon {round_up(plan.epsilon)} at delta {plan.delta:g} for one {plan.unit}"
         _LOG.info("\t└──> Private: %s, in %s rounds; %s", cost, plan.steps, plan.sampling.describe())
@@ -90,7 +94,7 @@ class PrivateFedAvg(Strategy):  # type: ignore[misc]  # Flower is not read by my
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
-        """Charge a round, sample its clients, and message those that are connected."""
+        """Pay for a round, sample clients for it, and message the sampled clients that are connected."""
         while len(nodes := sorted(grid.get_node_ids())) < self._least:
             time.sleep(1)
         if len(nodes) > self.aggregation.plan.records:
@@ -133,7 +137,7 @@ class PrivateFedAvg(Strategy):  # type: ignore[misc]  # Flower is not read by my
     def configure_evaluate(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
-        """Ask no client, because an exact score of a client's data is not private."""
+        """Ask no client to evaluate, because an exact score on a client's data is not private."""
         return []
 
     def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord | None:

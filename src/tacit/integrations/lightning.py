@@ -25,29 +25,31 @@ __all__ = ["PrivateSteps"]
 
 @final
 class PrivateSteps(Callback):  # type: ignore[misc]  # Lightning is not read by mypy
-    """Private steps in the loop of a Lightning Trainer.
+    """A Lightning callback that takes private steps in the loop of a Trainer.
 
-    The module sets ``self.automatic_optimization = False`` and returns :attr:`optimizer` from
-    ``configure_optimizers``. Its ``training_step`` calls :meth:`step` with its batch, and may log the noisy
-    loss in the report. The Trainer gets ``callbacks=[private]``, ``max_steps=plan.steps``, and
-    :meth:`tickets` as its training loader.
+    Your module must set ``self.automatic_optimization = False`` and return :attr:`optimizer` from
+    ``configure_optimizers``.  In ``training_step``, call :meth:`step` with the batch; you may log the noisy
+    loss from the report that it returns.  Give the Trainer ``callbacks=[private]`` and
+    ``max_steps=plan.steps``, and pass :meth:`tickets` to ``fit`` as the training loader.
 
     Args:
-        session: the :class:`tacit.training.PrivateSession` over the module's model.
-        schedule: a learning-rate schedule of the session's optimizer, such as one of
-            ``torch.optim.lr_scheduler``. It advances after each step.
-        state_folder: the folder for the session's resume states. They contain the secret key of the noise, so
-            Lightning must not write to this folder. Required unless checkpoints are off or save only weights.
-        states_kept: the number of latest states to keep.
+        session: the :class:`tacit.training.PrivateSession` that trains the module's model.
+        schedule: a learning-rate schedule for the session's optimizer, such as one of
+            ``torch.optim.lr_scheduler``.  It advances after each private step.
+        state_folder: the folder for the session's resume states, from which a stopped run continues.  They
+            contain the secret key of the noise, so Lightning must not write to this folder.  Required unless
+            checkpoints are off or save only weights.
+        states_kept: how many of the latest resume states stay in the folder.
 
     **Guarantee**
 
-    * Each step of the Trainer is one private step. A ``training_step`` without one, and a module with
-      automatic optimisation, are refused.
-    * The checkpoints do not contain the key of the noise. The session's states contain it, in a folder that
-      Lightning's checkpoints and loggers do not write to.
+    * Each step of the Trainer is one private step.  A ``training_step`` that takes no private step raises an
+      error, and so does a module with automatic optimisation.
+    * The checkpoints do not contain the key of the noise.  Only the session's resume states contain it, in a
+      folder to which Lightning's checkpoints and loggers do not write.
     * A resumed run gives bitwise the result of an uninterrupted one, or raises an error.
-    * An error names each setting of the Trainer that would break one of these or contradict the plan.
+    * If settings of the Trainer would break one of these guarantees or contradict the plan, an error names
+      each of them.
 
     **Not covered**
 
@@ -106,18 +108,25 @@ class PrivateSteps(Callback):  # type: ignore[misc]  # Lightning is not read by 
 
     @property
     def optimizer(self) -> SteppedBySession:
-        """The optimizer for ``configure_optimizers``, with the session's ``param_groups``."""
+        """The optimizer to return from ``configure_optimizers``; it shares the session's ``param_groups``."""
         return self._optimizer
 
     def tickets(self) -> Tickets:
-        """Return the training loader, with step tickets instead of batches."""
+        """Return the training loader for ``Trainer.fit``.
+
+        It yields one ticket, the permission for one private step, instead of each batch.  The session itself
+        draws the records of a step, because they must stay secret.
+        """
         return Tickets(self.session, ended=self._end_early)
 
     def step(self, batch: object) -> StepReport:
-        """Take one private step. Call this once in each ``training_step``, with its batch.
+        """Take one private step and return its report.  Call this once in each ``training_step``.
+
+        Args:
+            batch: the batch that ``training_step`` got, which comes from :meth:`tickets`.
 
         Raises:
-            PrivacyRefusal: if it is called outside ``Trainer.fit``, or with another loader's batch.
+            PrivacyRefusal: if you call this outside ``Trainer.fit``, or with a batch of another loader.
         """
         if self._module is None:
             raise PrivacyRefusal(
@@ -207,7 +216,7 @@ class PrivateSteps(Callback):  # type: ignore[misc]  # Lightning is not read by 
     def on_load_checkpoint(
         self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]
     ) -> None:
-        """Store the checkpoint's step, to find the session's state."""
+        """Remember the checkpoint's step, to find the session's state of the same step."""
         self._resume_at = int(checkpoint["global_step"])
 
     def state_dict(self) -> dict[str, Any]:
@@ -215,16 +224,16 @@ class PrivateSteps(Callback):  # type: ignore[misc]  # Lightning is not read by 
         return {"schedule": None if self.schedule is None else self.schedule.state_dict()}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Restore the schedule."""
+        """Restore the state of the schedule from a checkpoint."""
         if self.schedule is not None and state_dict["schedule"] is not None:
             self.schedule.load_state_dict(state_dict["schedule"])
 
     def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
-        """Forget Trainer and module, so a new call of fit checks its settings again."""
+        """Forget the Trainer and the module, so that the next call of fit checks all settings again."""
         self._trainer = self._module = None
 
     def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
-        """Forget Trainer and module at the end."""
+        """Forget the Trainer and the module at the end of fit."""
         self._trainer = self._module = None
 
     def _end_early(self) -> None:

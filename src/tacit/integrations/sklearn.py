@@ -63,57 +63,63 @@ Records: TypeAlias = ArrayLike | Mapping[str, Any]
 @refuse_unknown_arguments
 @dataclass(kw_only=True, eq=False, repr=False)
 class PrivateClassifier(ClassifierMixin, PrivateEstimator):  # type: ignore[misc]
-    """Trains logistic regression, or a network with ``hidden`` layers, by DP-SGD or least squares.
+    """A classifier with differential privacy: logistic regression, or a network with ``hidden`` layers.
+
+    It trains by DP-SGD, or by least squares on one noisy release (``head``).
 
     **Every call of fit spends budget on its records again.**  Cross-validation and grid search call fit many
     times on overlapping records, and the costs add up: search on public data, or divide the budget by the
     number of fits.  Without a ledger, a search gets a :class:`~tacit.errors.PrivacyWarning`, and each
     statement gives the total cost of all fits so far.
 
-    The statement does not cover ``score`` on the training records, which has no noise: do not publish it.  It
-    does not cover transformers before this estimator in a pipeline, such as ``StandardScaler`` or ``PCA``.
+    The privacy statement does not cover ``score`` on the training records, which has no noise: do not publish
+    this score.  Nor does it cover transformers that come before this estimator in a pipeline, such as
+    ``StandardScaler`` or ``PCA``.
 
     Args:
-        epsilon, delta: the budget of one call of fit.
-        unit: a word for what one row describes, such as "person" or "image".  The guarantee names it.
+        epsilon, delta: the privacy budget of one call of fit.
+        unit: a word for what one row describes, such as "person" or "image".  The guarantee names this unit.
         adjacency: "add-remove", "replace-one" or "zero-out".
-        records: a public estimate of the number of records.  Required under add-remove, where the true
-            number is secret.  Otherwise the default is the number of rows, which is public.
-        rows_per_user: for people with several rows, the number of rows per person that a step reads.  The
-            step clips their mean gradient.  Requires ``owners`` in fit; ``records`` and ``batch_size`` then
-            count people.
-        one_record_per_unit: True states that no unit has two rows.  Required if a column of X seems to
-            identify units and has repeated values, such as ``patient_id`` for the unit "patient".
+        records: a public estimate of the number of records.  Required under add-remove, where the true number
+            is secret.  Under other adjacencies that number is public, and is the default.
+        rows_per_user: if people have several rows, the number of rows that a step reads of each person.  The
+            step clips the mean gradient of these rows.  Requires ``owners`` in fit; ``records`` and
+            ``batch_size`` then count people.
+        one_record_per_unit: set this to True to state that no unit has two rows.  Required if X has a column
+            that seems to identify units and repeats values, such as ``patient_id`` for the unit "patient".
         classes: the possible labels, (k,).  Required, because reading them from ``y`` would leak.
         columns: the public facts about each column of a data frame, by column name: a
             :class:`~tacit.columns.Column`, or a dict as in a run file's ``[columns.NAME]``.  They
             determine how strings, dates, booleans and categories become features.
-        bounds: the public range of the values, instead of ``columns``, if all values are numbers: one pair
-            (low, high), an array (d, 2), or for a data frame a dict from each column to its pair.  Values
-            are clamped to it and scaled to [-1, 1].  Only ``features`` of X as given need neither ``columns``
-            nor ``bounds``.
-        class_weight: a declared weight for each class, 1 by default.  It multiplies the loss before clipping.
-            To balance classes, give a common class a weight far below 1; clipping undoes most of a weight
-            above 1.
-        threshold: for two classes, the least probability of the second class at which ``predict`` returns
-            it.  You can change it after fit, at no cost.  Choose it from public knowledge, because a
+        bounds: the public range of the values, which you give instead of ``columns`` if all values are
+            numbers.  It is one pair (low, high), an array (d, 2), or for a data frame a dict from each column
+            to its pair.  Values are clamped to their range and scaled to [-1, 1].  Without ``columns`` and
+            ``bounds``, you need ``features``.
+        class_weight: one weight for each class, 1 by default, which you declare without looking at the
+            records.  It multiplies the loss before clipping.  To balance classes, give a common class a
+            weight far below 1; clipping undoes most of a weight above 1.
+        threshold: for two classes, the least probability of the second class for which ``predict`` returns
+            that class.  You can change it after fit, at no cost.  Choose it from public knowledge, because a
             threshold chosen on the records leaks.
-        max_sample_weight: the public largest weight of a record.  Required for ``sample_weight`` in fit.
+        max_sample_weight: the largest weight that a record can have, a public number.  Required if you pass
+            ``sample_weight`` to fit.
         normalise: scale each row to mean 0 and variance 1, at no cost.  This suits images and spectra, and
             harms tables with a few different columns.
         features: a frozen feature extractor before the model, trained on public data or not at all.  Without
-            ``bounds`` and ``columns``, any callable from X as given, such as texts or images, to (n, f)
-            numbers, like ``model.encode`` of sentence-transformers.  A module gets float32 numbers: bytes
-            scaled to [0, 1], and texts as the tokens that its ``tokens`` method returns.  Features are
-            computed once, and each row is scaled to mean 0 and length 1.  With ``bounds`` or ``columns``, a
-            module from (n, d) values, scaled to [0, 1], to (n, f).  For :class:`tacit.models.PictureFeatures`
-            use clipping_norm=1.0 and learning_rate=0.3.
+            ``bounds`` and ``columns``, it gets X unchanged, such as texts or images, and returns (n, f)
+            numbers.  Any callable will do, such as ``model.encode`` of sentence-transformers.  A torch module
+            gets float32 numbers: bytes are scaled to [0, 1], and texts become the tokens that the module's
+            ``tokens`` method returns.  The features are computed once, and each row is scaled to mean 0 and
+            length 1.  With ``bounds`` or ``columns``, ``features`` must be a module that maps (n, d) values,
+            scaled to [0, 1], to (n, f) features.  For :class:`tacit.models.PictureFeatures`, pass
+            clipping_norm=1.0 and learning_rate=0.3 too.
         head: "dp-sgd" trains in noisy steps; "least-squares" learns a linear model from one noisy release
             (:func:`tacit.training.least_squares_session`), also of a table in a database or in files; see
             :meth:`fit`.
-        model: the model without hidden layers.  "additive" adds ten bins to each number, so the model is a
-            sum of one curve per column; "linear" has no bins.  "auto" uses bins from 230 + 300 / epsilon
-            records per numeric column, but never with ``normalise`` or ``features``.
+        model: the kind of model if there are no hidden layers.  "linear" has one weight per number.
+            "additive" also sorts each number into one of ten bins, so the model is a sum of one curve per
+            column.  "auto" chooses "additive" if there are at least 230 + 300 / epsilon records per numeric
+            column, but never with ``normalise`` or ``features``.
         hidden: the widths of the hidden layers.  Default: (), logistic regression.
         activation: "tanh", "relu" or "tempered-sigmoid", between hidden layers.
         clipping_norm: the largest norm of one record's gradient.
@@ -121,9 +127,10 @@ class PrivateClassifier(ClassifierMixin, PrivateEstimator):  # type: ignore[misc
         sampling: "poisson", or "epochs" to use each record once per epoch, in a random batch.  "epochs" needs
             ``batch_size`` and a whole number of epochs.
         epochs, steps: the length of training; give at most one of them.
-        learning_rate, momentum: the settings of SGD.  Defaults of ``clipping_norm``, ``batch_size``,
-            ``steps`` and these two come from :func:`tacit.recipes.linear_recipe`.  With hidden layers or
-            features of scaled values they are 30 epochs, learning_rate 0.56 and clipping_norm 1.33.
+        learning_rate, momentum: the settings of SGD. :func:`tacit.recipes.linear_recipe` computes the
+            defaults of these two and of ``clipping_norm``, ``batch_size`` and ``steps``.  With hidden layers,
+            or with both ``features`` and ``bounds`` or ``columns``, the defaults are 30 epochs, learning_rate
+            0.56 and clipping_norm 1.33.
         engine: "fast", or "reference" for a loop over records.
         physical_batch_size: the most records in memory at once, or "auto".  It affects only speed and memory
             (:class:`tacit.training.PrivateSession`).
@@ -134,21 +141,22 @@ class PrivateClassifier(ClassifierMixin, PrivateEstimator):  # type: ignore[misc
 
     Attributes:
         classes_: the declared classes, sorted, (k,).
-        n_features_in_: d, or f for ``features`` of X as given.
+        n_features_in_: the number of columns d; or f, if ``features`` gets X unchanged.
         feature_names_in_: the column names of a data frame.
         encoder_: the :class:`~tacit.columns.Encoder` of declared ``columns``, with the names of the model's
             inputs in ``features``; None without ``columns``.
-        model_: the trained :class:`torch.nn.Module`, from (n, f) inputs to (n, k) logits.  Inputs are in
-            [-1, 1], or rows of length 1 for features of X as given.
+        model_: the trained :class:`torch.nn.Module`, which maps (n, f) inputs to (n, k) logits.  The inputs
+            are values in [-1, 1]; or rows of length 1, if ``features`` gets X unchanged.
         plan_: the :class:`~tacit.plan.Plan` of the fit.
         epsilon_: the epsilon at ``delta`` of this call of fit alone; a grid search makes many calls.
-        statement_: the privacy statement; ``print(statement_.to_text())``.
-        curves_: for a linear model of declared columns or bounds, the term of each column: a list of curves
-            with ``name``, ``x``, ``y`` (len(x), outputs), ``other``, ``missing`` and ``importance``, the
-            highest ``y`` minus the lowest.  Curves plus ``intercept_`` give the log odds of the second class;
-            for more classes, each logit minus their mean; for a regressor, the prediction before clamping.
-            Each curve has mean 0 over its values or its range.  Computed from ``model_`` alone, at no cost.
-            Columns of an array are named x0, x1 and so on.
+        statement_: the privacy statement; ``print(statement_.to_text())`` shows it.
+        curves_: what each column adds to the prediction, for a linear model with ``columns`` or ``bounds``.
+            This is a list with one curve per column, with ``name``, ``x``, ``y`` (len(x), outputs),
+            ``other``, ``missing`` and ``importance``, the highest ``y`` minus the lowest.  The sum of all
+            curves and ``intercept_`` is the log odds of the second class.  For more classes, it is each logit
+            minus the mean of the logits; for a regressor, the prediction before clamping.  Each curve has
+            mean 0 over the values or the range of its column.  The curves are computed from ``model_`` alone,
+            so they cost no budget.  Columns of an array are named x0, x1 and so on.
         intercept_: the constant of the model, (outputs,).
 
     **Guarantee**
@@ -158,8 +166,8 @@ class PrivateClassifier(ClassifierMixin, PrivateEstimator):  # type: ignore[misc
     * Classes, columns, bounds and class weights come from the arguments, never from the data.
     * A record's weight scales its gradient before clipping, so that its contribution keeps the same bound.
     * A row outside the bounds can change the model no more than a row inside them.
-    * ``features`` that mix records are refused if a check on some records detects it.
-    * With a ledger, no step is taken before the charge for all of them is committed.
+    * ``features`` that mix records raise an error if a check on some records detects the mixing.
+    * With a ledger, training takes no step before the charge for all steps is committed.
 
     Raises:
         BudgetExceeded: from fit, if the plan costs more than the ledger has left.
@@ -196,19 +204,22 @@ class PrivateClassifier(ClassifierMixin, PrivateEstimator):  # type: ignore[misc
     ) -> PrivateClassifier:
         """Train on records ``X`` (n, d) and labels ``y`` (n,); this spends epsilon on these records again.
 
-        The new model replaces that of an earlier call of fit, but the cost of both remains.
+        The new model replaces the model of an earlier call of fit, but the costs of both calls add up.
 
         Args:
             X: a data frame with the declared columns, an array, or the input of ``features``.  For
-                head="least-squares", also an engine of :mod:`tacit.queries.engines`, or the path of a file or
-                of a folder of Parquet files; the table is summed in place.
-            y: the labels, all declared in ``classes``; for such a table, the name of their column.
-            sample_weight: a weight of each record's loss, (n,), clamped to ``max_sample_weight``.  The
-                statement does not cover weights computed from other records, such as balanced weights.
-            owners: the person of each row, (n,) numbers or strings, with ``rows_per_user``.  The unit of
-                privacy is then a person with all their rows (:class:`tacit.training.UserRecords`).  For a
-                table in a database or in files, the name of the column of people, without
-                ``rows_per_user``: each person counts by the mean of their rows.
+                head="least-squares", X can also be a table that is summed where it lies: an engine of
+                :mod:`tacit.queries.engines`, or the path of a file or of a folder of Parquet files.
+            y: the labels, all declared in ``classes``.  For a table in a database or in files, the name of
+                the column with the labels.
+            sample_weight: one weight for each record's loss, (n,), clamped to ``max_sample_weight``.  The
+                statement does not cover weights that are computed from other records, such as balanced
+                weights.
+            owners: numbers or strings (n,) that name the person of each row.  Requires ``rows_per_user``.
+                The unit of privacy is then a person with all their rows
+                (:class:`tacit.training.UserRecords`).  For a table in a database or in files, pass the name
+                of the column that names the person, without ``rows_per_user``; each person then counts by the
+                mean of their rows.
         """
         classes = declared_classes(self.classes)
         if is_table(X):
@@ -229,12 +240,12 @@ class PrivateClassifier(ClassifierMixin, PrivateEstimator):  # type: ignore[misc
         return self
 
     def predict_proba(self, X: Records) -> NDArray[np.float64]:
-        """Return probabilities (n, k) in the order of ``classes_``.  Post-processing, at no cost."""
+        """Return the class probabilities (n, k), in the order of ``classes_``.  This costs no budget."""
         probabilities: NDArray[np.float64] = outputs_of(self, X).softmax(dim=1).numpy()
         return probabilities
 
     def predict(self, X: Records) -> NDArray[Any]:
-        """Return the most probable class (n,) of each row of ``X`` (n, d).  Post-processing, at no cost."""
+        """Return the most probable class (n,) of each row of ``X`` (n, d).  This costs no budget."""
         threshold = check_real("threshold", self.threshold, low=0.0, high=1.0)
         if threshold == 0.5:
             numbers = outputs_of(self, X).argmax(dim=1).numpy()
@@ -250,21 +261,22 @@ class PrivateClassifier(ClassifierMixin, PrivateEstimator):  # type: ignore[misc
     def score_by_group(
         self, X: Records, y: ArrayLike, by: str, bands: Sequence[float] = ()
     ) -> dict[str, Any]:
-        """Return the exact figures of the groups of a declared column; see :func:`tacit.training.by_group`.
+        """Return how well the model does in each group of records, without noise.
 
-        They are not private: take test records that no budget protects.  Two classes are told apart at a
-        probability of one half, whatever the ``threshold``.
+        The groups are the values of a declared column.  The figures are exact, so they are not private: pass
+        test records that no budget protects.  With two classes, the limit between them is a probability of
+        one half, not the ``threshold``.
 
         Args:
-            X, y: test records, a data frame with the declared ``columns``, and their labels.
-            by: the column.
-            bands: for a column of numbers, the increasing edges between its groups.
+            X, y: the test records, a data frame with the declared ``columns``, and their labels.
+            by: the name of the column whose values are the groups.
+            bands: for a column of numbers, the edges between the groups, in increasing order.
 
         Returns:
-            The figures of each group and sentences, as from :func:`tacit.training.by_group`.
+            The figures of each group, and sentences on them, as :func:`tacit.training.by_group` returns them.
 
         Raises:
-            InvalidInput: if the column is not declared, bands do not fit it, or a label is not declared.
+            InvalidInput: if the column or a label is not declared, or if the bands do not fit the column.
         """
         outputs, numbers = outputs_of(self, X), class_numbers(np.asarray(y), self.classes_)
         if self.encoder_ is None:
@@ -281,14 +293,14 @@ class PrivateClassifier(ClassifierMixin, PrivateEstimator):  # type: ignore[misc
 @refuse_unknown_arguments
 @dataclass(kw_only=True, eq=False, repr=False)
 class PrivateRegressor(RegressorMixin, PrivateEstimator):  # type: ignore[misc]
-    """Trains a linear model, or a network with ``hidden`` layers, on squared errors by DP-SGD.
+    """A regressor with differential privacy: a linear model, or a network with ``hidden`` layers.
 
-    Arguments and warnings are those of :class:`PrivateClassifier`, with ``target_bounds``, the public range
-    (low, high) of the targets, instead of ``classes``, ``class_weight`` and ``threshold``.  Targets and
-    predictions are clamped to this range; for training it is scaled to [-1, 1].  With hidden layers the
-    defaults are clipping_norm 0.5 and learning_rate 0.1.  A linear model first learns the mean and spread of
-    the targets privately, so wide bounds cost little accuracy
-    (:class:`tacit.models.additive.StandardLinear`).
+    It minimises squared errors by DP-SGD.  Arguments and warnings are those of :class:`PrivateClassifier`,
+    except that ``target_bounds``, the public range (low, high) of the targets, replaces ``classes``,
+    ``class_weight`` and ``threshold``.  Targets and predictions are clamped to this range; training scales
+    the range to [-1, 1].  With hidden layers, the defaults are clipping_norm 0.5 and learning_rate 0.1.  A
+    linear model first learns the mean and spread of the targets privately, so wide bounds cost little
+    accuracy (:class:`tacit.models.additive.StandardLinear`).
 
     **Every call of fit spends budget on its records again**, and so does every fold of a cross-validation.
 
@@ -300,7 +312,7 @@ class PrivateRegressor(RegressorMixin, PrivateEstimator):  # type: ignore[misc]
 
     Raises:
         InvalidInput: from fit, if a setting is missing or out of range, or values are not numbers.
-        PrivacyRefusal: from fit, if the plan cannot be accounted for.
+        PrivacyRefusal: from fit, if the plan has no proven guarantee.
 
     >>> X, y = np.random.default_rng(0).uniform(-1, 1, (500, 3)), np.zeros(500)
     >>> model = PrivateRegressor(
@@ -341,7 +353,7 @@ class PrivateRegressor(RegressorMixin, PrivateEstimator):  # type: ignore[misc]
         return self
 
     def predict(self, X: Records) -> NDArray[np.float64]:
-        """Return predictions (n,) for ``X`` (n, d), in ``target_bounds``.  Post-processing, at no cost."""
+        """Return predictions (n,) for ``X`` (n, d), clamped to ``target_bounds``.  This costs no budget."""
         outputs = outputs_of(self, X).squeeze(1).clamp(-1.0, 1.0).numpy()
         low, high = bounds_of("target_bounds", self.target_bounds, 1)
         values: NDArray[np.float64] = low[0] + (outputs + 1) / 2 * (high[0] - low[0])
@@ -356,18 +368,20 @@ class PrivateRegressor(RegressorMixin, PrivateEstimator):  # type: ignore[misc]
 @refuse_unknown_arguments
 @dataclass(kw_only=True, eq=False, repr=False)
 class PrivateSurvival(PrivateEstimator):
-    """Trains a discrete-time survival model by DP-SGD on the likelihood of hazards in time bins.
+    """A survival model with differential privacy, which predicts when an event happens.
 
-    Arguments and warnings are those of :class:`PrivateClassifier`, with ``time_bounds`` and ``time_bins``
-    instead of ``classes``, ``class_weight`` and ``threshold``.  Targets have two fields, event and time, as
-    in scikit-survival.  Without hidden layers, all bins share their slopes
+    The time is cut into bins, and the model predicts the hazard in each bin: the probability of the event
+    there, if it has not happened before.  It trains by DP-SGD on the likelihood of the hazards.  Arguments
+    and warnings are those of :class:`PrivateClassifier`, except that ``time_bounds`` and ``time_bins``
+    replace ``classes``, ``class_weight`` and ``threshold``.  Targets have two fields, event and time, as in
+    scikit-survival. Without hidden layers, the model has the same slopes in all bins
     (:class:`tacit.models.survival.LinearHazard`).
 
     **Every call of fit spends budget on its records again**, and so does every fold of a cross-validation.
 
     Args:
         time_bounds: the public range (low, high) of the times.  An event after ``high`` counts as none.
-        time_bins: the number of time bins of equal width, or their inner edges.
+        time_bins: the number K of time bins of equal width; or the K - 1 edges between the bins.
         model: "linear" (default) or "additive".
 
     Attributes:
@@ -382,7 +396,7 @@ class PrivateSurvival(PrivateEstimator):
     Raises:
         InvalidInput: from fit, if a setting is missing or out of range, times are negative or missing, or
             ``X`` contains the time or the event.
-        PrivacyRefusal: from fit, if the plan cannot be accounted for.
+        PrivacyRefusal: from fit, if the plan has no proven guarantee.
 
     >>> X = np.random.default_rng(0).uniform(-1, 1, (500, 3))
     >>> y = np.array([(True, days) for days in range(500)], dtype=[("event", bool), ("time", float)])
@@ -436,12 +450,12 @@ class PrivateSurvival(PrivateEstimator):
         return -self.predict_mean_time(X)
 
     def predict_survival(self, X: Records) -> NDArray[np.float64]:
-        """Return the probability (n, K) that the event has not happened at ``time_edges_[1:]``."""
+        """Return the probabilities (n, K) that no event has happened by the end of each of the K bins."""
         curves: NDArray[np.float64] = survival_of(outputs_of(self, X)).numpy()
         return curves
 
     def predict_mean_time(self, X: Records) -> NDArray[np.float64]:
-        """Return the mean time (n,) until the event or the upper bound, whichever comes first."""
+        """Return the mean time (n,) until the event or the end of ``time_bounds``, whichever comes first."""
         times = mean_time(survival_of(outputs_of(self, X)), self.time_edges_.tolist())
         mean: NDArray[np.float64] = times.numpy()
         return mean

@@ -39,16 +39,17 @@ except ImportError:
 def training_arguments(
     plan: Plan, output_dir: str, *, config: type[TrainingArguments] = TrainingArguments, **settings: Any
 ) -> TrainingArguments:
-    """Make ``TrainingArguments`` with the plan's steps and batch size, without clipping by the Trainer.
+    """Make the ``TrainingArguments`` of a private run, with the steps and the batch size of its plan.
 
-    The default learning rate is 5e-4, ten times the Trainer's, because private runs take few steps on large
-    batches (Li et al., 2110.05679, section 3). For LoRA use 2e-3 (:func:`tacit.recipes.lora_recipe`).
+    The Trainer's own clipping of gradients is off, because the session clips.  The default learning rate is
+    5e-4, ten times that of the Trainer, because private runs take few steps on large batches (Li et al.,
+    2110.05679, section 3).  For LoRA, pass 2e-3 (:func:`tacit.recipes.lora_recipe`).
 
     Args:
         plan: the private plan of the run: its steps, noise and cost.
         output_dir: the folder for the Trainer's checkpoints.
-        config: the class to make, such as TRL's ``SFTConfig``.
-        settings: any other setting of that class.
+        config: the class of the arguments, ``TrainingArguments`` or a subclass such as TRL's ``SFTConfig``.
+        settings: any other settings of that class.
 
     >>> plan = Plan.with_noise(noise_multiplier=1.0, steps=100, records=1000, batch_size=50, clipping=1.0,
     ...                        delta=1e-5, adjacency="add-remove", unit="text")
@@ -315,29 +316,34 @@ _ANOTHER_RUN = "To resume it pass resume_from_checkpoint=True to train."
 
 @final
 class PrivateTrainer(Trainer):  # type: ignore[misc]  # transformers is not read by mypy
-    """A Trainer of transformers whose training steps a private session takes.
+    """A transformers ``Trainer`` that trains with differential privacy.
+
+    The Trainer runs the loop, and a :class:`tacit.training.PrivateSession` takes each training step.
 
     Args:
         model: a model of transformers, or any module that takes its inputs by keyword.
-        args: the settings; :func:`training_arguments` makes them from a plan. They are checked against
-            ``plan``.
+        args: the settings of the Trainer. :func:`training_arguments` makes them from a plan.  An error names
+            each setting that contradicts ``plan``.
         plan: the private plan of the run: its steps, noise and cost.
-        loss: ``loss(model, **record) -> (n,)``, one number per record, such as :func:`tacit.losses.causal`;
-            ``eval_loss`` is its mean over held-out records.  The loss that a model computes itself is
-            ignored, because it is a mean over the batch.
+        loss: ``loss(model, **record) -> (n,)``, a function that returns one number per record, such as the
+            result of :func:`tacit.losses.causal`.  ``eval_loss`` is the mean of these numbers over held-out
+            records.  The Trainer ignores the loss that a model computes itself, because that is a mean over
+            the batch.
         train_dataset: a map-style dataset with one dictionary per record; or
             :class:`~tacit.training.UserRecords` of such a dataset, if a user may have several records.
         state_folder: the folder for the session's resume states, one for each checkpoint.  They contain the
-            secret key of the noise, so it must be outside ``output_dir``.  Required unless
+            secret key of the noise, so this folder must be outside ``output_dir``.  Required unless
             ``save_strategy="no"`` or ``save_only_model=True``.
-        data_collator: as in the Trainer, but in training it gets one record at a time and must pad to a fixed
-            length.  TRL's collators do so if ``pad_to_multiple_of`` is the largest length.
+        data_collator: as in the Trainer, but in training it gets one record at a time and must pad every
+            record to the same length.  TRL's collators do so if you set their ``pad_to_multiple_of`` to the
+            largest length.
         eval_dataset: held-out records, or a dict from names to several such datasets.
         processing_class, compute_metrics, preprocess_logits_for_metrics: as in the Trainer.
         callbacks, optimizers, optimizer_cls_and_kwargs: as in the Trainer.
         engine, physical_batch_size, memory, audit, charges, generator: as in
             :class:`tacit.training.PrivateSession`.
-        compute_loss_func, model_init: arguments of the Trainer that raise an error here, with the reason.
+        compute_loss_func, model_init: leave these arguments of the Trainer out.  They raise an error here,
+            which gives the reason.
 
     Attributes:
         session: the :class:`tacit.training.PrivateSession`, for ``tacit.statement`` and ``session.epsilon``.
@@ -347,17 +353,18 @@ class PrivateTrainer(Trainer):  # type: ignore[misc]  # transformers is not read
     * Only noisy gradients change the model: the session takes each step, and the Trainer takes none.
     * The log contains no exact statistic of the training records: its loss is the noisy one of the plan's
       ``loss_report``, or missing.
-    * The session's states, which contain the key of the noise, are outside the folders that the Trainer
-      writes to.
+    * The session's resume states, which contain the key of the noise, are outside the folders to which the
+      Trainer writes.
     * A resumed run gives bitwise the result of an uninterrupted one, or raises an error.
-    * An error names each setting that would break one of these or contradict the plan.
+    * If settings would break one of these guarantees or contradict the plan, an error names each of them.
 
     **Not covered**
 
-    * An example in several rows of ``train_dataset``: a row is one record.  Packed rows are refused, except
-      those of TRL's ``packing_strategy="wrapped"``, which cannot be detected.
+    * An example that is spread over several rows of ``train_dataset``, because each row is one record.  Rows
+      into which several examples are packed raise an error, except those of TRL's
+      ``packing_strategy="wrapped"``, which Tacit cannot detect.
     * The records in ``eval_dataset``: evaluation, ``compute_metrics`` and callbacks use them without noise.
-    * Callbacks: like any code of the user, they can read the training records.
+    * Callbacks: like any code of yours, they can read the training records.
 
     Raises:
         InvalidInput: if a setting contradicts the plan, or is missing.
@@ -477,13 +484,16 @@ class PrivateTrainer(Trainer):  # type: ignore[misc]  # transformers is not read
         self._signature_columns += [name for name in self._columns if name not in self._signature_columns]
 
     def get_train_dataloader(self) -> DataLoader[Any]:
-        """Return a loader of step tickets instead of batches, because the records of a step are secret."""
+        """Return the training loader, which yields one ticket for each private step instead of each batch.
+
+        The session itself draws the records of a step, because they must stay secret.
+        """
         return ticket_loader(self.session, ended=self._end_early)
 
     def training_step(
         self, model: nn.Module, inputs: dict[str, Any], num_items_in_batch: Tensor | int | None = None
     ) -> Tensor:
-        """Take one private step; return its noisy loss, or 0 without a loss report."""
+        """Take one private step, and return its noisy loss, or 0 if the plan has no loss report."""
         model.train()
         report = self.session.step(ticket_of(self.session, inputs))
         return torch.tensor(report.loss or 0.0, device=self.args.device)
@@ -521,7 +531,7 @@ class PrivateTrainer(Trainer):  # type: ignore[misc]  # transformers is not read
         return loader
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
-        """Log the epsilon spent, without metrics that a private step lacks."""
+        """Log the epsilon spent, and leave out metrics that a private step does not have."""
         if "loss" in logs or "train_loss" in logs:
             logs = self._public(logs) | {"epsilon": self.session.epsilon}
         super().log(logs, start_time)
@@ -538,17 +548,18 @@ class PrivateTrainer(Trainer):  # type: ignore[misc]  # transformers is not read
         resume_from_checkpoint: str | Path | bool | None = None,
         ignore_keys_for_eval: list[str] | None = None,
     ) -> Any:
-        """Take the remaining steps; return the Trainer's output.
+        """Take the remaining steps of the plan, and return the Trainer's output.
 
         The output's ``training_loss`` is NaN if the plan has no loss report.
 
         Args:
-            resume_from_checkpoint: the folder of a checkpoint with a state in ``state_folder``, or True for
-                the last one.
+            resume_from_checkpoint: the folder of a checkpoint from which to continue, or True for the last
+                checkpoint.  ``state_folder`` must contain the session's state for it.
             ignore_keys_for_eval: as in the Trainer.
 
         Raises:
-            InvalidInput: if there is no state to resume from, or an earlier run would be overwritten.
+            InvalidInput: if there is no state for the checkpoint, or if the run would overwrite an earlier
+                one.
             PrivacyRefusal: if the state belongs to another run.
         """
         checkpoint = self._checkpoint(resume_from_checkpoint)
@@ -571,7 +582,7 @@ class PrivateTrainer(Trainer):  # type: ignore[misc]  # transformers is not read
         return output._replace(metrics=metrics, training_loss=float("nan"))
 
     def hyperparameter_search(self, *arguments: object, **settings: object) -> Any:
-        """Refuse a search: each trial spends budget on the same records.
+        """Refuse the search, because each trial would spend budget on the same records.
 
         Raises:
             PrivacyRefusal: always.

@@ -30,11 +30,11 @@ ACTIVATIONS = ("relu", "tanh", "tempered-sigmoid")
 class TemperedSigmoid(nn.Module):
     """``scale * sigmoid(inverse_temperature * x) - offset``, elementwise (Papernot et al., 2007.14191).
 
-    Bounded activations give smaller per-example gradients, of which clipping removes less.
+    Bounded activations give smaller per-example gradients, so clipping removes less of them.
     Scale 2, inverse temperature 2 and offset 1 give tanh.  The output has the shape of the input.
 
     Raises:
-        InvalidInput: scale or inverse temperature is not positive.
+        InvalidInput: if the scale or the inverse temperature is not positive.
 
     >>> TemperedSigmoid(scale=1.0, inverse_temperature=1.0, offset=0.0)(torch.zeros(2))
     tensor([0.5000, 0.5000])
@@ -52,7 +52,7 @@ class TemperedSigmoid(nn.Module):
         return self.scale * torch.sigmoid(self.inverse_temperature * x) - self.offset
 
     def extra_repr(self) -> str:
-        """Return the three constants."""
+        """Return the three constants as text, for ``repr``."""
         return f"scale={self.scale}, inverse_temperature={self.inverse_temperature}, offset={self.offset}"
 
 
@@ -70,10 +70,11 @@ def activation_layer(name: str, *, temper: Temper = TANH_TEMPER) -> nn.Module:
 class Logistic(nn.Sequential):
     """Logistic regression: flatten, then one linear layer to the logits.
 
-    The weights start at zero, because the loss is convex.  ``normalise`` scales each record to mean 0 and
-    variance 1 over its own values, at no cost.
+    The weights start at zero, because the loss is convex.  With ``normalise``, the model first scales each
+    record to mean 0 and variance 1 over the record's own values.  As this uses no other record, it costs no
+    budget.
 
-    Shapes: (n, ...) with ``inputs`` values per record to (n, classes).
+    Shapes: maps records (n, ...) with ``inputs`` values each to logits (n, classes).
 
     >>> sum(weight.numel() for weight in Logistic(64, 10).parameters())
     650
@@ -90,7 +91,7 @@ class Logistic(nn.Sequential):
 class MLP(nn.Sequential):
     """A multilayer perceptron: flatten, then linear layers with an activation after all but the last.
 
-    Shapes: (n, ...) with ``inputs`` values per record to (n, classes).
+    Shapes: maps records (n, ...) with ``inputs`` values each to logits (n, classes).
 
     >>> MLP(64, 10, hidden=(32,))[1]
     Linear(in_features=64, out_features=32, bias=True)
@@ -263,9 +264,12 @@ _START = 0  # the token that pads the context before a record
 
 
 class WindowModel(nn.Module):
-    """A language model that reads W tokens, with one hidden layer of tanh (Bengio et al., JMLR 3, 2003).
+    """A language model with one hidden layer of tanh (Bengio et al., JMLR 3, 2003).
 
-    Shapes: (n, L) token numbers to (n, L, V) logits.  The logits at position l depend only on tokens 0..l.
+    It predicts each token from the W tokens before it; W is ``context``.
+
+    Shapes: maps token numbers (n, L) to logits (n, L, V), for a vocabulary of V tokens.  The logits at
+    position l depend only on the tokens at positions 0 to l.
 
     >>> import torch
     >>> model = WindowModel(27, context=4)
@@ -282,12 +286,12 @@ class WindowModel(nn.Module):
         self.output = nn.Linear(hidden, vocabulary)
 
     def forward(self, tokens: Tensor) -> Tensor:
-        """Return the logits of the token after each position."""
+        """Return, for each position, the logits of the next token."""
         padded = F.pad(tokens, (self.context - 1, 0), value=_START)
         return self.after(padded.unfold(-1, self.context, 1))
 
     def after(self, contexts: Tensor) -> Tensor:
-        """Return the logits of the token after each context, (..., W) to (..., V)."""
+        """Return the logits (..., V) of the token that follows each context of W tokens (..., W)."""
         logits: Tensor = self.output(torch.tanh(self.hidden(self.embedding(contexts).flatten(-2))))
         return logits
 
@@ -306,17 +310,18 @@ def build(
     """Build a network by its name, as a configuration file does.
 
     Args:
-        name: one of :func:`names`.
+        name: the network, one of :func:`tacit.models.networks.names`.
         input_shape: the shape of one record.
         classes: the number of logits.
         activation: "relu", "tanh" or "tempered-sigmoid", for mlp, ``papernot-*`` and scattering-cnn.
-        temper: (scale, inverse temperature, offset) of "tempered-sigmoid".
-        hidden: for mlp, the widths of the hidden layers; for window, a list of the one width.
-        groups: for ``scattering-*``, the number of groups in the normalisation.
-        normalise: for logistic, whether each record is first normalised to mean 0 and variance 1.
+        temper: for "tempered-sigmoid", the scale, inverse temperature and offset.
+        hidden: for mlp, the widths of the hidden layers; for window, a list with the width of the one layer.
+        groups: for ``scattering-*``, the number of groups in the group normalisation.
+        normalise: for logistic, whether the model first scales each record to mean 0 and variance 1.
 
     Raises:
-        InvalidInput: the name is unknown, the network does not have an option, or the shape does not fit it.
+        InvalidInput: if the name is unknown, if this network does not have one of the options, or if the
+            network can't read records of this shape.
 
     >>> build("mlp", input_shape=(1, 8, 8), classes=10, hidden=[32])[1]
     Linear(in_features=64, out_features=32, bias=True)
@@ -437,10 +442,11 @@ def _one_width(hidden: Sequence[int]) -> int:
 def make_private_ready(model: nn.Module) -> nn.Module:
     """Return a copy of ``model`` without layers that mix records; the original does not change.
 
-    BatchNorm of any kind becomes GroupNorm, as is usual for private networks (De et al., 2204.13650,
-    section 3.1).  G is the largest divisor of C up to 32 with at least four channels per group.  Scale and
-    bias stay; running statistics, also of InstanceNorm, are dropped.  Shared layers stay shared.
-    :func:`replacements` lists the changes.
+    The copy has GroupNorm instead of every kind of BatchNorm, as is usual for private networks (De et al.,
+    2204.13650, section 3.1).  The number of groups is the largest divisor of the number of channels that is
+    at most 32 and leaves at least four channels per group.  The learnt scale and bias are copied.  Running
+    statistics are dropped, also those of InstanceNorm.  A layer that the model uses in several places stays
+    one shared layer.  :func:`tacit.models.networks.replacements` lists the layers that change.
 
     **Guarantee**
 

@@ -326,27 +326,31 @@ _PROCESS = 32  # pixels of a side of dead leaves, before they are resized to the
 
 
 class PictureFeatures(nn.Module):
-    """Maps images of one size in [0, 1] to rows of norm 10, for a linear model with a bias.
+    """Features of images that need no training: maps each image to a row of norm 10.
 
-    Train the linear model by DP-SGD with clipping norm 1, momentum 0.9 and a learning rate of about 0.3.
+    The features are fixed filters (a scattering transform), whitened with synthetic images. All images must
+    have the same size and values in [0, 1]. Train a linear model with a bias on the rows, by DP-SGD with
+    clipping norm 1, momentum 0.9 and a learning rate of about 0.3.
 
     Args:
-        height, width: the size of the images, at least 8.  Images are averaged down to sides of at most 32,
-            which are multiples of 4.
-        colours: c, 1 or 3.
-        mirror: average with the features of the mirrored image, which suits photographs but not letters.
-            Default: only for colour images.
-        floor: the index of the eigenvalue lam; a smaller index shrinks less.  Default: 400, or a third of the
-            number of features if that is less.
+        height, width: the size of the images, at least 8. The layer first averages images down, until both
+            sides are multiples of 4 and at most 32.
+        colours: the number c of colour channels, 1 or 3.
+        mirror: average the features of each image and of its mirror image. This suits photographs but not
+            letters. Default: only for colour images.
+        floor: the index of an eigenvalue, counted from the largest. The whitening shrinks mainly directions
+            with larger eigenvalues than this one, so a smaller index shrinks less. Default: 400, or a third
+            of the number of features if that is less.
 
-    Shapes: (n, c, height, width), or (n, c height width), to (n, ``width_out``) float32.
+    Shapes: maps images (n, c, height, width), or flattened images (n, c * height * width), to features (n,
+    ``width_out``) in float32.
 
     **Guarantee**
 
     * An image's features depend only on that image and on these arguments.
 
     Raises:
-        InvalidInput: if the size is too small, or an image has another size.
+        InvalidInput: if the size is too small, or if images have another size than declared.
 
     >>> features = PictureFeatures(8, 8)
     >>> rows = features(torch.rand(3, 1, 8, 8))
@@ -379,11 +383,11 @@ class PictureFeatures(nn.Module):
         self._whitening = PublicWhitening(self._compressed(pictures), directions=directions, floor=self.floor)
 
     def forward(self, pictures: Tensor) -> Tensor:
-        """Return (n, d) features of norm 10."""
+        """Return the features (n, ``width_out``) of n images; each row has norm 10."""
         return self.rows(pictures)
 
     def rows(self, pictures: Tensor, progress: Callable[[int, int], None] | None = None) -> Tensor:
-        """Return (n, d) features of norm 10, and call ``progress(done, total)`` after each chunk."""
+        """Return what :meth:`forward` returns, and call ``progress(done, total)`` after some images each."""
         pictures = pictures.reshape(-1, *self.shape) if pictures.ndim == 2 else pictures
         if pictures.ndim != 4 or tuple(pictures.shape[1:]) != self.shape:
             raise InvalidInput(

@@ -216,17 +216,21 @@ def load_pretrained(
     """Load a public model from local files, without its head and with frozen weights.
 
     Args:
-        path: the model: the folder of a transformers model for text (with tokenizer.json) or images; a
-            weights file (.pth, .pt or .safetensors), with ``architecture``; a network of torch.export (.pt2)
-            or ONNX (.onnx) that returns features; or a folder from :meth:`Pretrained.save`.
-        architecture: the network of a weights file: "mobilenet_v2", or a model name of torchvision or timm.
-        length: the number of tokens to read from each text.  Default: 256, or the model's limit if lower.
-        image_size: the side length in pixels to which images are resized.  Default: the size in the folder,
-            or 224.
+        path: the file or folder of the model. It is the folder of a transformers model for text (with
+            tokenizer.json) or images; or a file of weights (.pth, .pt or .safetensors), for which you also
+            give ``architecture``; or a file of torch.export (.pt2) or ONNX (.onnx) with a network that
+            returns features; or a folder that :meth:`Pretrained.save` wrote.
+        architecture: the network to which a file of weights belongs: "mobilenet_v2", or the name of a model
+            in torchvision or timm.
+        length: the number of tokens to read from each text. Default: 256, or the model's limit if that is
+            lower.
+        image_size: the side length in pixels to which images are resized. Default: the size that the model's
+            folder names, or 224.
 
     Raises:
-        InvalidInput: if files are missing, do not fit each other or an argument, or would run code.
-        MissingExtra: if a package that reads them is not installed.
+        InvalidInput: if files are missing, if they do not fit each other or an argument, or if loading them
+            would run code that they contain.
+        MissingExtra: if the package that reads these files is not installed.
 
     >>> load_pretrained("nowhere")
     Traceback (most recent call last):

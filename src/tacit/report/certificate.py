@@ -44,12 +44,15 @@ _TEST_KEY = "NOT PRIVATE"  # in the label of a charge whose noise came from a fi
 
 @dataclass(frozen=True)
 class Certificate:
-    """A certificate. ``data`` follows the published schema, and :meth:`to_json` writes it.
+    """The certificate of a data set: the guarantee that protects it, and how much of its budget is spent.
+
+    ``data`` contains the certificate in the form of the published schema, and :meth:`to_json` writes it.
 
     **Guarantee**
 
-    * Every figure follows from the entries of the ledger, and every line from the figures and statements.
-    * Every epsilon has its delta, and no statement calls data anonymous.
+    * Every figure is computed from the entries of the ledger. Every line of text follows from these figures
+      and from the curator's statements.
+    * Every epsilon has its delta, and no text calls data anonymous.
     * A line without a value is printed too, and says NOT STATED.
 
     >>> from tacit.ledger import Ledger, Policy, PureBudget
@@ -63,19 +66,19 @@ class Certificate:
     data: dict[str, Any]
 
     def to_json(self) -> str:
-        """Write the certificate as JSON, with the mechanisms behind its figures."""
+        """Return the certificate as JSON, with the mechanisms from which its figures are computed."""
         return json.dumps(self.data, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
 
     def to_text(self) -> str:
-        """Write the certificate as one page of plain text."""
+        """Return the certificate as one page of plain text."""
         return to_text(self.data)
 
     def to_html(self) -> str:
-        """Write the certificate as one self-contained HTML page."""
+        """Return the certificate as one HTML page, which loads nothing from the network."""
         return to_html(self.data)
 
     def signed(self, key: Path) -> Certificate:
-        """Return the certificate with an Ed25519 signature by the private key in the file ``key``."""
+        """Return a copy of the certificate, signed with the Ed25519 private key in the file ``key``."""
         return Certificate(sign(self.data, key))
 
 
@@ -85,14 +88,14 @@ def make_certificate(
     """Make the certificate of a data set as it is now, or of one training run on it.
 
     Args:
-        ledger: the ledger.
-        dataset: the name of the data set.
+        ledger: the ledger that records the spending on the data set.
+        dataset: the name of the data set in the ledger.
         run: the id of a training run. The certificate then also shows what this run spent.
-        statements: the curator's statements. Their keys are those of
+        statements: what the curator states about the data set, in their own words. The keys are those of
             :data:`~tacit.report.checklist.STATEMENTS`.
 
     Raises:
-        InvalidInput: there is no such data set or run, or a statement calls data anonymous.
+        InvalidInput: if there is no such data set or run, or if a statement calls data anonymous.
 
     >>> from tacit.events import DiscreteLaplace
     >>> from tacit.ledger import Ledger, Policy, PureBudget
@@ -527,13 +530,20 @@ def check_certificate(
     """Check a certificate, and compare it with its ledger if the ledger is given.
 
     Args:
-        data: the result of :func:`read_certificate`, or the ``data`` of a certificate.
-        ledger: the ledger of the certificate.
-        public_key: the public key of the expected signer, as 64 hexadecimal digits.
+        data: the ``data`` of a certificate, or what :func:`~tacit.report.certificate.read_certificate`
+            returns.
+        ledger: the ledger from which the certificate was made. Default: check the certificate on its own.
+        public_key: the public key of the signer that you expect, as 64 hexadecimal digits.
+
+    Returns:
+        The findings: ``agrees`` (True or False), ``verdict`` (the same in words) and ``problems`` (one
+        sentence
+        on each error).
 
     Raises:
-        InvalidInput: the certificate does not fit its schema, or its policy or a mechanism cannot be read.
-        OtherVersion: another version of Tacit wrote the certificate, so it is not verified.
+        InvalidInput: if the certificate does not fit its schema, or if its policy or a mechanism cannot be
+            read.
+        OtherVersion: if another version of Tacit wrote the certificate; then nothing is verified.
 
     >>> from tacit.events import DiscreteLaplace
     >>> from tacit.ledger import Ledger, Policy, PureBudget

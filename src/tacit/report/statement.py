@@ -74,9 +74,10 @@ _SEVERAL_VALUES = "a person who has two values of {owner}: see the group figures
 
 @dataclass(frozen=True)
 class Statement:
-    """A privacy statement. ``data`` contains its fields in order, and :meth:`to_json` writes them.
+    """The privacy statement of a run: the guarantee, the mechanism that gives it, and its limits.
 
-    An infinite epsilon is None in ``data`` (null in JSON).
+    :func:`make_statement` makes it. ``data`` contains the fields in order, and :meth:`to_json` writes them.
+    Where an epsilon is infinite, ``data`` contains None (null in JSON).
 
     >>> import torch
     >>> from tacit import PrivateSession, train
@@ -95,7 +96,7 @@ class Statement:
     data: dict[str, Any]
 
     def to_json(self) -> str:
-        """Write the statement as JSON. It includes the event from which the figures are computed."""
+        """Return the statement as JSON, with the event (the mechanism) behind its figures."""
         return json.dumps(self.data, indent=2, allow_nan=False) + "\n"
 
     def to_text(self) -> str:
@@ -119,15 +120,16 @@ class Statement:
 
     @property
     def epsilon(self) -> float:
-        """The stated epsilon."""
+        """The epsilon that the statement gives for the run."""
         epsilon = self.data["guarantee"]["epsilon"]
         return math.inf if epsilon is None else float(epsilon)
 
 
 def group_epsilon(curve: PrivacyCurve, delta: float, size: int) -> float:
-    """Compute epsilon of a group of ``size`` records at ``delta``: that of :meth:`PrivacyCurve.group`.
+    """Return the epsilon, at ``delta``, that protects a group of ``size`` records together.
 
-    It is infinite if it is above 500, as such an epsilon promises nothing.
+    :meth:`PrivacyCurve.group` computes it. An epsilon above 500 promises nothing, so infinity is returned
+    instead.
 
     >>> from tacit.events import Gaussian
     >>> curve = account(Gaussian(4.0), adjacency="add-remove")
@@ -148,19 +150,23 @@ def make_statement(
     notes: Sequence[str] = (),
     owned_by: str | None = None,
 ) -> Statement:
-    """Make the statement of a run from its plan, the steps that were taken, and the charges to its ledger.
+    """Make the privacy statement of a run.
 
-    All figures come from the session: a statement with too few steps would claim too little epsilon.
+    All figures come from the session: from its plan, the steps that it took, and its charges to a ledger. You
+    don't type them yourself: a statement with too few steps would claim too small an epsilon, and nothing in
+    it would show this.
 
     Args:
-        session: the session that trained the model, or the aggregation of its clients' updates.  After a run,
-            make the session again and ``load`` its resume state.
-        data_source: the source of the training data.
+        session: the session that trained the model; in federated learning, the
+            :class:`~tacit.training.PrivateAggregation`. If the process of the run has ended, make the session
+            again and ``load`` its resume state.
+        data_source: where the training data come from.
         model: a description of the model.
-        public_data: the unprotected data that were used. Empty means none.
-        not_covered: limits of this run's guarantee, in addition to those of every guarantee.
-        notes: further lines, such as the source of the settings.
-        owned_by: the column that identifies people, if a record was a person with several rows.
+        public_data: the data that the run used without protection, such as public data. Empty means none.
+        not_covered: limits of this run's guarantee. The limits of every guarantee are listed anyway.
+        notes: further lines, such as where the settings come from.
+        owned_by: if each record of the run is a person with several rows, the column that names the person of
+            each row.
 
     >>> import torch
     >>> from tacit import PrivateSession, train

@@ -568,14 +568,14 @@ class Config(Section):
 
 
 def read_config(path: Path | str, *, tune: str | None = None) -> Config:
-    """Read and check a run file; the error lists every wrong setting, with suggestions.
+    """Read a configuration file and check it; one error lists all mistakes and suggests known names.
 
     Args:
         path: the TOML file.
-        tune: the part of the public model to train; overrides the file's ``tune``.
+        tune: which part of a public model to train. It replaces ``tune`` in the file.
 
     Raises:
-        InvalidInput: the file does not exist, is not valid TOML, or has missing or invalid settings.
+        InvalidInput: if the file does not exist, is not TOML, or lacks something that a run needs.
 
     >>> import tacit.runs
     >>> demo = Path(tacit.runs.__file__).with_name("demo.toml")

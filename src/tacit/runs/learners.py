@@ -292,18 +292,19 @@ class Outcome:
 
     Attributes:
         folder: the folder of the run.
-        rows: the lines of metrics.
+        rows: the rows of the run's metrics.
         evaluation: the last evaluation.
-        figures: the data of :func:`tacit.report.evaluation.evaluation_data`.
+        figures: the figures of the evaluation page, from :func:`tacit.report.evaluation.evaluation_data`.
         statement: the privacy statement.
-        files: the files to be released.
-        remarks: reasons why a file could not be written.
-        stopped: the reason why the ledger ended the run early.  The model is then that of the steps so far,
-            and the run can be resumed when there is budget again.
-        factory: for a model of the user's own, the reference to its factory.
-        used_by: how to use the model, if ``tacit predict`` does not support it.
-        days_left: how to continue a run by date.
-        how_to_test: the command that tests the finished run, or the reason why none does.
+        files: the names of the files that you may release.
+        remarks: for each file that could not be written, the reason.
+        stopped: if the ledger ended the run early, the reason; otherwise None. The model is then that of the
+            steps so far, and you can resume the run when there is budget again.
+        factory: for a model of your own, the reference to the function that builds it.
+        used_by: if ``tacit predict`` does not support the model, a sentence on how to use it.
+        days_left: if the run trains on dated records and is not complete, a sentence on the days that it
+            needs next; otherwise empty.
+        how_to_test: the command that tests the finished run, or the reason why there is none.
 
     >>> import tempfile
     >>> import tacit.runs

@@ -170,7 +170,7 @@ class Interrupted(KeyboardInterrupt):
 
 @dataclass(frozen=True)
 class Run:
-    """A checked run that is ready to start.
+    """A run that is ready to start. :func:`prepare` makes it from a configuration and checks it.
 
     >>> import tempfile
     >>> import tacit.runs
@@ -202,7 +202,7 @@ class Run:
 
     @property
     def ended(self) -> bool:
-        """Whether all steps are taken, or the ledger or the days so far allow no more steps."""
+        """Whether the run can't take a step now: it is complete, or it needs more budget or later days."""
         return self.session.steps_done == self.session.steps_there or self.session.stopped is not None
 
     @property
@@ -211,21 +211,27 @@ class Run:
 
     @cached_property
     def result(self) -> Learner:
-        """The form in which the run saves its model."""
+        """The object that saves the run's model, in the form that suits the task."""
         return learner_of(self.config, self.data)
 
     def start(
         self, watchers: tuple[Watcher, ...] = (), should_stop: Callable[[], bool] = lambda: False
     ) -> Outcome | None:
-        """Train to the end of the plan and write the folder; return None if ``should_stop`` ended it.
+        """Train to the end of the plan, write the run's folder, and return the outcome.
 
-        If the ledger refuses the next chunk of steps, the run ends with the model so far.
+        If the ledger refuses to pay for the next steps, the run ends with the model so far. For a finished
+        run, ``start`` only writes the folder again.
 
-        After an early end, a crash or a full disk, the last resume state remains, and
-        ``prepare(..., resume=True)`` continues from it.  For a finished run, it only writes the folder again.
+        After a stop by ``should_stop``, a crash or a full disk, ``prepare(..., resume=True)`` continues from
+        the last saved state.
 
-        With several ranks, all ranks call this.  Only the first rank has watchers, writes files, and gets the
-        outcome.
+        In distributed training, call ``start`` in every process (rank). Only the first rank calls watchers,
+        writes files and returns the outcome.
+
+        Args:
+            watchers: objects that follow the run, such as a progress line.
+            should_stop: called after each step; if it returns True, training stops, and ``start`` returns
+                None.
         """
         state, ranks = resume_state(self.folder), self.session.ranks
         with ExitStack() as stack:
@@ -377,23 +383,25 @@ def prepare(
     generator: Generator | None = None,
     progress: Progress = silent,
 ) -> Run:
-    """Read a run file and prepare its run.  Nothing is computed from the data without noise.
+    """Read a configuration file and prepare its run; this computes nothing exact from the data.
 
     Args:
         path: the TOML file.
-        out: the folder of the run; by default the run file's ``out``, or ``runs/<name of the file>``.
-        resume: whether to resume the run in that folder.
-        ledger: settings of the ledger; override the run file's.
+        out: the folder for the run. Default: the folder that the file names, or ``runs/<name of the file>``.
+        resume: whether to continue the run that is in this folder.
+        ledger: settings of the ledger. They take precedence over those in the file.
         batches: the folder of batches that ``tacit batches`` wrote for this configuration.
-        ranks: the processes that train together, :class:`tacit.training.ProcessRanks`; all of them call this.
-        generator: for tests, a generator of :mod:`tacit.testing`; a resumed run uses its saved generator.
-        progress: called during long preparations, with (title, done, total).
+        ranks: in distributed training, a :class:`tacit.training.ProcessRanks`. Every process calls
+            ``prepare``.
+        generator: for tests only, a generator of :mod:`tacit.testing`. A resumed run uses its saved
+            generator.
+        progress: a function that long preparations call with (title, done, total).
 
     Raises:
-        BudgetExceeded: the plan exceeds the ledger's remaining budget; the message says how many steps fit.
-        InvalidInput: the run file or the data are invalid, or the folder already contains a run.
-        PrivacyRefusal: the plan or the model has no proven guarantee, or a resumed run has other settings.
-        Interrupted: a Ctrl-C stopped the preparation; the message says what was saved and charged.
+        BudgetExceeded: if the plan costs more than the ledger has left; the message says how many steps fit.
+        InvalidInput: if the file or the data contain a mistake, or if the folder already contains a run.
+        PrivacyRefusal: if the plan or the model has no proven guarantee, or a resumed run has other settings.
+        Interrupted: if you press Ctrl-C during the preparation; the message says what was saved and charged.
 
     >>> import tempfile
     >>> import tacit.runs
