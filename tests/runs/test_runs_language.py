@@ -167,8 +167,8 @@ def test_pretraining_from_the_shell_leaves_a_model_in_the_layout_of_the_hub(
     assert command(["train", str(configured(tmp_path, weights=False)), "--out", str(run)]) == 0
     out = " ".join(capsys.readouterr().out.split())
     assert "README.md shows how to load the model in transformers" in out
-    statement = " ".join((run / "statement.txt").read_text(encoding="utf-8").split())
-    assert "pre-training: all weights were random before the first step" in statement
+    stated = " ".join((run / "statement.txt").read_text(encoding="utf-8").split())
+    assert "pre-training: all weights were random before the first step" in stated
     assert {"config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json"} <= {
         path.name for path in run.iterdir()
     }
