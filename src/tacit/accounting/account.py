@@ -58,7 +58,7 @@ def price_of(event: Event, adjacency: Adjacency, method: str) -> Price:
     """Compute the cost of ``event`` by the accountant ``method``."""
     if method == "gdp":
         raise InvalidInput(
-            "method 'gdp' was removed: its central limit theorem is not a bound. Use method 'best'."
+            "method 'gdp' was removed: its central limit theorem can understate epsilon. Use method 'best'."
         )
     check_in("method", method, (*METHODS, BEST))
     steps = flatten(event)

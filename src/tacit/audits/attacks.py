@@ -474,7 +474,7 @@ def exposure_bound(
     """
     bits = np.asarray(exposures, dtype=np.float64)
     if not ((bits >= 0.0).all() and np.isfinite(bits).all()):
-        raise InvalidInput(f"exposures must be bits >= 0; got {exposures!r}.")
+        raise InvalidInput(f"exposures are measured in bits and must be >= 0; got {exposures!r}.")
     rate: Array = np.exp2(-bits).ravel()
     for _ in range(check_integer("copies", copies, low=1)):
         rate = np.maximum(rate, 1.0 - false_negative_rate(rate))

@@ -317,7 +317,7 @@ class Compose(Event):
 
 @dataclass(frozen=True)
 class GroupPrivacy(Event):
-    """``event``, with the guarantee for a group of ``size`` records together.
+    """``event``, with the guarantee for a group of ``size`` records, protected as one.
 
     Neighbouring datasets then differ in all records of a group.  Under add-remove and zero-out, one dataset
     has the whole group and the other has none of it.  Under replace-one, all of its records are replaced.

@@ -469,8 +469,8 @@ class Ledger:
         """Store the answer to a reserved request; show it only after this method has returned.
 
         Raises:
-            LeaseLost: if the charge is no longer reserved, for example because :meth:`recover` forfeited it
-                after its lease, or if its token is missing or wrong. Then show nothing.
+            LeaseLost: if the token is missing or wrong, or the reservation has ended, for example because its
+                lease ran out and :meth:`recover` forfeited it. Then show nothing.
         """
         text = canonical(answer)
         facts = {"answer": hashlib.sha256(text.encode()).hexdigest()}

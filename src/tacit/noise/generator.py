@@ -222,8 +222,9 @@ class Generator:
     def kept(self, name: Hashable, draw: Callable[[], NDArray[np.uint32]]) -> NDArray[np.uint32]:
         """Return ``draw()``, or its cached result if it was called under this ``name`` recently.
 
-        Steps that share a draw, such as those of an epoch, so compute it only once. The last two results are
-        cached, because a prefetcher may already draw for the next epoch.  A result is as secret as the key.
+        In this way, steps that share a draw, such as those of an epoch, compute it only once. The last two
+        results are cached, because a prefetcher may already draw for the next epoch.  A result is as secret as
+        the key.
         """
         if name not in self._kept:
             while len(self._kept) > 1:
@@ -232,7 +233,7 @@ class Generator:
         return self._kept[name]
 
     def numpy(self, *, purpose: Purpose, step: int, index: int = 0) -> np.random.Generator:
-        """Return a NumPy random number generator, seeded with 256 random bits of an address.
+        """Return a NumPy random number generator, seeded with the 256 random bits at an address.
 
         Use it for shuffles and augmentations.  Do not use it for noise or sampling, which must be secret.
         """

@@ -368,7 +368,7 @@ class Plan(Mechanism):
 
     @property
     def beside(self) -> tuple[Event, ...]:
-        """The events of all releases but the steps: the preparation, then the score report."""
+        """The events of everything released besides the steps: the preparation, then the score report."""
         return self.preparation if self.score_report is None else (*self.preparation, self.score_report.event)
 
     @property

@@ -412,7 +412,7 @@ class Survival(Aggregate):
 class CumulativeHazard(Aggregate):
     """The cumulative hazard at each of the times ``edges``; the arguments are those of :class:`Survival`.
 
-    In one query, both come from the same noisy counts.
+    If a query asks for survival too, both come from the same noisy counts.
 
     >>> CumulativeHazard("months", "died").edges is None
     True

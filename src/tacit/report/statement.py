@@ -162,7 +162,7 @@ def make_statement(
             again and ``load`` its resume state.
         data_source: where the training data come from.
         model: a description of the model.
-        public_data: the data that the run used without protection, such as public data. Empty means none.
+        public_data: the unprotected data that the run used, for example for pre-training. Empty means none.
         not_covered: limits of this run's guarantee. The limits of every guarantee are listed anyway.
         notes: further lines, such as where the settings come from.
         owned_by: if each record of the run is a person with several rows, the column that names the person of

@@ -577,7 +577,7 @@ def _copied_cells(predictor: Predictor, data: Path, keep: Sequence[str]) -> Iter
         return repeat([])
     preprocessing = predictor.description.preprocessing
     if not isinstance(preprocessing, Table):
-        raise InvalidInput("--keep needs a model that reads a table. Remove it.")
+        raise InvalidInput("--keep needs a model that reads a table. Remove --keep.")
     return (
         list(row)
         for piece in pieces(data, keep, preprocessing.encoder.dialect)

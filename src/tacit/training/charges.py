@@ -80,7 +80,7 @@ def check_promise(
     if plan.adjacency is not policy.relation:
         raise PrivacyRefusal(
             f"the plan's adjacency is {plan.adjacency}, that of {dataset!r} is {policy.relation}. The two "
-            f"cannot share a budget. Plan with adjacency={policy.relation.value!r}."
+            f"cannot share a budget. Make the plan with adjacency={policy.relation.value!r}."
         )
     if owned_by is not None and policy.unit_column is not None and owned_by != policy.unit_column:
         raise PrivacyRefusal(
@@ -314,8 +314,8 @@ class StepCharges:
 
         Raises:
             BudgetExceeded: if the chunk costs more than the remaining budget (:class:`tacit.ledger.Refused`).
-            PrivacyRefusal: if another run has reserved the chunk; or if an earlier process of this run has,
-                and you did not load the resume state of that process.
+            PrivacyRefusal: if another run has reserved the chunk, or if an earlier process of this run has
+                reserved it and its resume state was not loaded.
         """
         check_integer("step", step, low=0, high=self._plan.steps - 1)
         number = step // self._chunk

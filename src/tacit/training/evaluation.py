@@ -210,8 +210,8 @@ class Evaluation:
 
     Attributes:
         score: the main metric: the accuracy for classes and for the characters of text; R² for numbers; for
-            labels, the mean AUC of the labels that some test records have and others lack, or NaN without
-            such labels; for preferences, the share of pairs in which the chosen answer has the larger
+            labels, the mean AUC over the labels with both positive and negative test records, or NaN
+            without such labels; for preferences, the share of pairs in which the chosen answer has the larger
             implicit reward; for survival, the concordance (:func:`tacit.training.survival.concordance`).
         loss: the mean squared error for numbers; the mean cross-entropy for classes, for labels, and for the
             characters of text.
@@ -224,7 +224,7 @@ class Evaluation:
         constant: the majority class or token.  For numbers, the baseline predicts the mean of the targets.
         constant_loss: for text, the smallest loss of a model that predicts the same distribution at all
             positions, which is the unigram entropy in nats.
-        records, predicted: for classes, the numbers of records of each class, and predicted as each class.
+        records, predicted: for classes, the number of records, and of predictions, of each class.
         confusion: ``confusion[i][j]`` is the number of records of class i that are predicted as class j.  It
             is empty with more than 200 classes.
         balanced: the mean recall of the classes that have records.

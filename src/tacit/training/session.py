@@ -205,7 +205,7 @@ class PrivateSession:
 
     @property
     def private(self) -> bool:
-        """False if a generator from :mod:`tacit.testing` draws the noise."""
+        """Whether the noise is secret; False for a generator from :mod:`tacit.testing`."""
         return self._run.generator.secure
 
     @property
@@ -248,7 +248,7 @@ class PrivateSession:
 
     @property
     def falling(self) -> Falling:
-        """The check, from the noisy losses of the first steps, whether the loss falls."""
+        """The result of the check whether the loss falls, by the noisy losses of the first steps."""
         return self._run.falling
 
     @property
