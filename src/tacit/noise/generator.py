@@ -223,7 +223,7 @@ class Generator:
         """Return ``draw()``, or its cached result if it was called under this ``name`` recently.
 
         In this way, steps that share a draw, such as those of an epoch, compute it only once. The last two
-        results are cached, because a prefetcher may already draw for the next epoch.  A result is as secret as
+        results are cached, because a prefetcher may already draw for the next epoch. A result is as secret as
         the key.
         """
         if name not in self._kept:
