@@ -157,7 +157,7 @@ CASES = {
     "half a gzip": Case(
         gzip.compress(PLAIN.encode() * 99)[:60], name="rows.csv.gz", rows=(), words="first line"
     ),
-    "an encoding of two bytes, not declared": Case(PLAIN.encode("utf-16"), rows=(), words="in utf-8"),
+    "an encoding of two bytes, not declared": Case(PLAIN.encode("utf-16"), rows=(), words="as utf-8"),
 }
 
 

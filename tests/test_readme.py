@@ -388,7 +388,7 @@ REFUSED: dict[str, tuple[Callable[[], object], str]] = {
     ),
     "rows of people": (
         lambda: UserRecords(rows(), [None, *range(N - 1)], rows_per_user=1),
-        "Leave them out",
+        "Remove these rows",
     ),
     "a `unit` such as": (repeated_unit, r"\[data\] user"),
     "people in a stream": (comes_too_often, 'set too_often="skip"'),

@@ -261,7 +261,11 @@ def test_where_it_has_no_answer_it_says_why() -> None:
     for event, adjacency, words in (
         (BallsInBins(10, G), "add-remove", "no equivalent of BallsInBins"),
         (RandomizedResponse(0.5, 2), "add-remove", "no bound for this event under add-remove"),
-        (Repeat(RandomizedResponse(0.5, 2), 5000), "replace-one", "cannot price 5000 randomised responses"),
+        (
+            Repeat(RandomizedResponse(0.5, 2), 5000),
+            "replace-one",
+            "does not support 5000 randomised responses",
+        ),
     ):
         opinion = google_epsilon(event, adjacency, 1e-5)
         assert opinion.epsilon is None

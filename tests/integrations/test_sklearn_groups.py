@@ -67,7 +67,7 @@ def test_undeclared_groups_are_refused(by: str, message: str) -> None:
 
 def test_other_bad_input_is_refused_and_prints_no_cell() -> None:
     model, frame, truth = fitted()
-    with pytest.raises(InvalidInput, match="not among the declared classes"):
+    with pytest.raises(InvalidInput, match="outside the declared classes"):
         model.score_by_group(frame, truth.replace("yes", "perhaps"), "sex")
     with pytest.raises(InvalidInput, match="sex"):
         model.score_by_group(frame[["age"]], truth, "sex")

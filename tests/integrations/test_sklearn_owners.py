@@ -92,7 +92,7 @@ def test_a_ledger_that_counts_by_person_takes_it(tmp_path: Path) -> None:
     ledger.open_dataset("visits", policy)
     classifier(ledger=url, dataset="visits").fit(X, Y, owners=OWNERS)
     assert ledger.status("visits").charges["SETTLED"] == 1
-    with pytest.raises(PrivacyRefusal, match="counts by the column 'patient_id'"):
+    with pytest.raises(PrivacyRefusal, match="counts by column 'patient_id'"):
         classifier(ledger=url, dataset="visits", rows_per_user=None).fit(X, Y)
 
 

@@ -280,12 +280,12 @@ def test_a_ledger_survives_a_fork(ledger: Ledger) -> None:
 def test_missing_packages_are_named_with_their_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as without:
         without.setitem(sys.modules, "psycopg", None)
-        with pytest.raises(MissingExtra, match=r"tacit-dp\[postgres\]"):
+        with pytest.raises(MissingExtra, match=r"\.\[postgres\]"):
             Ledger.create("postgresql://localhost/none")
     monkeypatch.setitem(sys.modules, "sqlalchemy", None)
     monkeypatch.delitem(sys.modules, "tacit.ledger.store")
     for use in (Ledger.create, Ledger.open):
-        with pytest.raises(MissingExtra, match=r"tacit-dp\[ledger\]"):
+        with pytest.raises(MissingExtra, match=r"\.\[ledger\]"):
             use("ledger.db")
 
 

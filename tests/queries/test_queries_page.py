@@ -29,7 +29,7 @@ def test_the_programs_print_what_they_say(monkeypatch: pytest.MonkeyPatch, tmp_p
     monkeypatch.chdir(tmp_path)
     names: dict[str, Any] = {}
     programs = blocks("python")
-    assert [len(shown(code)) for code in programs] == [6, 5, 1]
+    assert [len(shown(code)) for code in programs] == [6, 4, 1]
     for code in programs:
         with contextlib.redirect_stdout(io.StringIO()) as printed:
             exec(compile(code, "queries.md", "exec"), names)

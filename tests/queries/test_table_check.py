@@ -497,7 +497,7 @@ def test_the_check_from_a_shell_shows_rows_and_no_value(
     out = " ".join(capsys.readouterr().out.split())
     assert "Confidential" in out
     assert "x 1 cannot be read as the declared kind 2 x 1 lie outside the declared bounds or values 3" in out
-    assert "--accept-missing x counts such cells as missing --accept-outside x moves numbers" in out
+    assert "--accept-missing x counts such cells as missing --accept-outside x clips numbers" in out
     assert SECRET not in out
     assert "48151" not in out
     assert run([*check, "--json"]) == 1

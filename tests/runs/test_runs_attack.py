@@ -206,7 +206,7 @@ def test_a_model_that_knows_its_records_by_heart_is_found_out(mine: Path) -> Non
     [
         ("no model", "is not finished"),
         ("other model", "does not fit its model"),
-        ("nan", "not finite"),
+        ("nan", "NaN or infinite weights"),
         ("damaged", "cannot be read as a model"),
         ("other statement", "their mechanisms differ"),
     ],

@@ -112,7 +112,7 @@ def test_the_card_says_what_the_run_file_states_of_it() -> None:
     assert "license: mit" in card
     assert "* Curator: The bureau" in card
     Path("run.toml").write_text(ADULT + '\n[card]\ncurator = ""\n')
-    with pytest.raises(InvalidInput, match=r"run.toml: \[card\]: the statement 'curator' must be a text"):
+    with pytest.raises(InvalidInput, match=r"run.toml: \[card\]: the statement 'curator' must be a string"):
         prepare("run.toml", out="out")
     changed = ADULT.replace("epochs = 8", "steps = 2") + stated.replace("mit", "apache-2.0")
     Path("run.toml").write_text(changed)

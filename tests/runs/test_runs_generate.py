@@ -274,7 +274,7 @@ def test_after_a_ctrl_c_the_same_command_continues_and_writes_the_same(
 
     monkeypatch.setattr(completing, "complete", interrupted)
     assert generate(runs, tmp_path, *LONG) == 130
-    assert "texts.jsonl has 12 of 40 texts; the same command continues" in " ".join(
+    assert "texts.jsonl has 12 of 40 samples; the same command continues" in " ".join(
         capsys.readouterr().err.split()
     )
     assert whole.startswith((tmp_path / "texts.jsonl").read_bytes())
@@ -461,7 +461,7 @@ def test_texts_of_other_settings_are_not_continued(
     assert "run, weights_sha256 differ from" in refused(runs / "lora", tmp_path / "out", capsys)
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "diary.txt").write_text("mine")
-    assert "it holds diary.txt" in refused(runs / "whole", tmp_path / "mine", capsys)
+    assert "it contains diary.txt" in refused(runs / "whole", tmp_path / "mine", capsys)
     assert "is a file" in refused(runs / "whole", tmp_path / "mine" / "diary.txt", capsys)
     assert (tmp_path / "mine" / "diary.txt").read_text() == "mine"
 

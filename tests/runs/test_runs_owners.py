@@ -238,7 +238,7 @@ def ledger(**changes: Any) -> Ledger:
 def test_a_policy_by_person_takes_training_by_people() -> None:
     made = ledger()
     scored = {"privacy": "test_noise = 8.0\n", "more": LEDGER}
-    with pytest.raises(PrivacyRefusal, match="counts by the column 'patient'"):
+    with pytest.raises(PrivacyRefusal, match="counts by column 'patient'"):
         prepared(data="test_fraction = 0.25\n", **scored)
     assert tacit(["train", configured(**scored), "--out", "run"]) == 0
     assert made.status("visits").charges["SETTLED"] > 0

@@ -149,9 +149,9 @@ def test_a_program_that_mixes_records_is_refused(tmp_path: Path, mixes: bool) ->
     [
         ("reviews.csv --text text --model run.toml", r'--model = "run.toml" must end in .pth'),
         ("reviews.csv --text text --model weights.pth", "name --architecture"),
-        ("reviews.csv --text text --model model.onnx", "is a model of pictures, and reviews.csv is a table"),
-        ("model --model model", "is a model of texts, and model is a folder of pictures"),
-        ("reviews.csv --model model", "name one of text, age, label"),
+        ("reviews.csv --text text --model model.onnx", "reads images, and reviews.csv is a table"),
+        ("model --model model", "reads text, and model is a folder of images"),
+        ("reviews.csv --model model", "set --text to one of text, age, label"),
     ],
 )
 def test_init_takes_no_model_that_does_not_fit(

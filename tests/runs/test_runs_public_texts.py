@@ -70,7 +70,7 @@ def test_the_public_model_is_scored_on_the_same_texts_and_answers_the_same_promp
     assert any(one["model"] != one["public_model"] for one in expected)
     shown = f"{math.exp(figures['public_model']['loss']):.4f}"
     told = evaluation_text(figures).splitlines()
-    assert told[0].split() == ["model", "public", "model", "constant"]
+    assert told[0].split() == ["model", "public", "model", "baseline"]
     assert shown in told[3]
     page = (tmp_path / "run" / "evaluation.html").read_text()
     assert shown in page

@@ -127,7 +127,7 @@ def test_no_exact_figure_of_held_out_records_is_printed_or_written(
 ) -> None:
     text = said(folder, capsys)
     assert leaks(folder, text) == []
-    assert re.search(r"test accuracy \d\.\d{3} \(\d\.\d{3} to \d\.\d{3}\) at ε", text)
+    assert re.search(r"Test accuracy \d\.\d{3} \(\d\.\d{3} to \d\.\d{3}\)", text)
 
 
 @pytest.mark.usefixtures("fixed_key")
@@ -389,8 +389,8 @@ def test_a_run_that_the_ledger_ends_has_its_score_then_and_no_second_one(
     capsys.readouterr()
     assert tacit(["train", "run.toml", "--out", "out", "--resume"]) == 0
     text = " ".join(capsys.readouterr().out.split())
-    assert f"test accuracy {outcome.evaluation.score:.3f}" in text
-    assert "It is the score of the model after 2 steps: a run has one score" in text
+    assert f"Test accuracy {outcome.evaluation.score:.3f}" in text
+    assert "the run's one noisy score is that after 2 steps" in text
     scores = [line.split(",")[3] for line in (folder / "out" / "metrics.csv").read_text().splitlines()[1:]]
     assert scores == [repr(outcome.evaluation.score), "", ""]
 

@@ -130,7 +130,7 @@ def test_a_ledger_takes_none_of_it() -> None:
     with pytest.raises(InvalidInput, match="records") as caught:
         prepared(test=other)
     records = int(str(caught.value).split("and the data ")[1].split(".")[0])
-    with pytest.raises(PrivacyRefusal, match="do not add up"):
+    with pytest.raises(PrivacyRefusal, match="several owners cannot be charged"):
         prepared(records=records, test=other, more='[ledger]\nurl = "budget.db"\ndataset = "mail"\n')
     assert not made.status("mail").charges["SETTLED"]
 

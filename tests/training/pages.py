@@ -17,7 +17,7 @@ ROOT = Path(__file__).parents[2]
 
 
 def text_of(page: str) -> str:
-    (path,) = (ROOT / "docs").rglob(page)
+    (path,) = (found for found in (ROOT / "docs").rglob(page) if found.parent.name != "results")
     return path.read_text(encoding="utf-8")
 
 

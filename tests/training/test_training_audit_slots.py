@@ -185,7 +185,7 @@ def test_what_slots_say_nothing_about_is_refused() -> None:
         session(slots=81)
     with pytest.raises(InvalidInput, match="one more layer"):
         session(the_plan=plan(clipping=PerLayerClipping(1.0)))
-    with pytest.raises(PrivacyRefusal, match="added or left out"):
+    with pytest.raises(PrivacyRefusal, match="number of records is fixed"):
         session(the_plan=plan(adjacency="zero-out"))
     with pytest.raises(InvalidInput, match="count"):
         AuditSlots(0)

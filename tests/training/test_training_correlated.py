@@ -420,7 +420,10 @@ def test_what_has_no_proof_is_refused(case: str) -> None:
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"correlation": FORMS["banded"], "sampling": None, "batch_size": None}, "independent noise"),
+        (
+            {"correlation": FORMS["banded"], "sampling": None, "batch_size": None},
+            "do not support correlated noise",
+        ),
         ({}, "batches in a cycle"),
     ],
 )

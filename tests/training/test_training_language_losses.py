@@ -259,7 +259,7 @@ def test_a_mask_is_never_left_unread() -> None:
         completion()(model, input_ids=tokens)
     for key in ("seq_lengths", "cu_seq_lens_q"):
         for loss in (causal(), completion()):
-            with pytest.raises(PrivacyRefusal, match=f"packed, as {key} shows: .* guarantee for one row"):
+            with pytest.raises(PrivacyRefusal, match=rf"packed, as {key} shows\. .* guarantee for one row"):
                 loss(model, input_ids=tokens, labels=tokens, **{key: tokens})
 
 

@@ -206,7 +206,7 @@ def test_a_budget_without_a_price_for_the_steps_refuses_by_name(tmp_path: Path) 
     with created(tmp_path / "other.db") as made:
         made.open_dataset("pure", policy(PureBudget(1.0)))
         made.open_dataset("zcdp", policy(ZeroConcentratedBudget(epsilon=30.0, delta=1e-3)))
-        with pytest.raises(UnsupportedEvent, match="pure epsilon"):
+        with pytest.raises(UnsupportedEvent, match="pure budget"):
             StepCharges(made, "pure", plan())
         with pytest.raises(UnsupportedEvent):
             StepCharges(made, "zcdp", plan())
@@ -318,7 +318,7 @@ def test_a_statement_that_claims_more_steps_than_were_charged_contradicts_itself
         (
             {"adjacency": "replace-one"},
             {"adjacency": "replace-one", "public_records": 59},
-            "60 records, and 'visits' at most 59",
+            "60 records, but 'visits' at most 59",
         ),
     ],
     ids=["unit", "adjacency", "column", "table", "records"],

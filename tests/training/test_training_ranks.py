@@ -189,7 +189,7 @@ def test_copies_that_come_apart_are_refused_before_the_next_step_and_the_next_st
         assert first[call][:2] == (taken, "ProcessLost")
         assert second[call][:2] == (taken, "PrivacyRefusal")
         assert f"the model of process 1 differs from that of process 0: {words}. " in second[call][2]
-        assert "Give each process the same optimizer, settings, learning-rate schedule" in second[call][2]
+        assert "Give each process the same optimizer, settings, schedule" in second[call][2]
     assert not [*tmp_path.iterdir()]
 
 

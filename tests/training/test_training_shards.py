@@ -259,7 +259,7 @@ def test_other_forms_are_refused_by_name(pool: Pool, how: str) -> None:
 def test_an_older_fully_shard_is_refused() -> None:
     """PyTorch 2.9 keeps one group, and lets parts share a parameter that are sharded apart ("twice")."""
     module = SimpleNamespace(_get_fsdp_state=lambda: SimpleNamespace(_fsdp_param_group=None))
-    with pytest.raises(UnsupportedModel, match=r"too old for fully_shard .* Use a newer PyTorch: 2.13"):
+    with pytest.raises(UnsupportedModel, match=r"too old for fully_shard .* Use a newer PyTorch; 2.13"):
         check_sharding({}, {}, [module], Alone())
 
 

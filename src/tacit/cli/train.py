@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import math
 import shlex
 import webbrowser
 from collections.abc import Mapping, Sequence
@@ -278,10 +279,13 @@ def _show_end(folder: Path, figures: Mapping[str, Any], statement: Statement, th
 
     useless, promise = figures.get("useless", False), statement.data["guarantee"]
     if figures:
-        score = figures["verdict"] if useless else score_line(figures)
+        undefined = figures["score"] is None or math.isnan(figures["score"])
+        score = figures["verdict"] if useless or undefined else score_line(figures)
         say(score[0].upper() + score[1:], "bold red" if useless else "bold green")
     if missed := "" if useless else missed_classes(figures, shlex.quote(str(folder))):
         say(f"Warning: {missed}", "yellow")
+    for sentence in () if useless else figures.get("served_worse", ()):
+        say(f"Warning: {sentence}", "yellow")
     if statement.data["private"]:
         show_line(f"Private: {pair(promise)} for one {promise['unit']} ({promise['adjacency']})", "bold")
     else:

@@ -283,8 +283,9 @@ def figures_of(
         figures["verdict"] += _UNDECLARED
     if groups := config.groups(data.encoder, data.test.inputs.numpy()):
         compared = by_group(evaluation, groups, target_bounds=data.target_bounds)
-        figures["verdict"] = " ".join([figures["verdict"], *compared.pop("sentences")])
-        figures |= compared
+        worse = compared.pop("sentences")
+        figures["verdict"] = " ".join([figures["verdict"], *worse])
+        figures |= compared | {"served_worse": worse}
     columns = None if data.encoder is None else by_column(model, data.encoder)
     return figures if columns is None else figures | {"by_column": columns}
 
