@@ -68,7 +68,7 @@ def test_a_run_and_the_attack_on_it_from_the_shell(
     run = tmp_path / "run"
     assert tacit(["train", str(configured(tmp_path)), "--out", str(run)]) == 0
     out = capsys.readouterr().out
-    assert "Test accuracy" in out
+    assert "per character" in out
     assert "9 synthetic lines with random secrets were planted" in " ".join(
         (run / "statement.txt").read_text().split()
     )

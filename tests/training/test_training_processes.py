@@ -217,7 +217,7 @@ def test_models_for_several_processes_are_refused_by_name(what: str, alone: None
     for kind in (FastEngine, ReferenceEngine):
         with pytest.raises(UnsupportedModel, match=told) as refusal:
             kind(net, losses, FlatClipping(1.0))
-        assert "without the wrapper" in str(refusal.value)
+        assert "ranks=tacit.training.ProcessRanks()" in str(refusal.value)
         assert "model.module" not in str(refusal.value)  # which would be accepted in silence
     if what == "FSDP2":  # which a session gathers
         assert session(model=net).plan is PLAN
