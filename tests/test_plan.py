@@ -147,6 +147,8 @@ def test_settings_are_listed_and_misspelt_ones_are_refused() -> None:
         make(largest_batches=200)
     with pytest.raises(TypeError, match="unexpected keyword argument 'epsilon'"):
         make(epsilon=3.0)
+    with pytest.raises(TypeError, match="unexpected keyword argument 'adjacancy'"):
+        Plan.with_noise(noise_multiplier=1.0, adjacancy="add-remove")  # type: ignore[call-arg]
     for name in ("delta", "records", "clipping", "adjacency", "unit"):
         with pytest.raises(InvalidInput, match=rf"^{name} is missing\. Give "):
             Plan.with_noise(noise_multiplier=1.0, **{k: v for k, v in COMMON.items() if k != name})

@@ -46,9 +46,7 @@ from tacit.training import Augmentation, DatedRecords, PrivateAggregation, StepT
 
 ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"
-PAGES = [
-    *(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md")),
-]
+PAGES = [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md")]
 LONGEST = 100  # lines of the README
 
 

@@ -349,13 +349,14 @@ def listing(
 
         @functools.wraps(function)
         def checked(*args: Any, **keywords: Any) -> Any:
+            # An unknown setting first: if it is misspelt, the right one is missing too.
             try:
-                signature.bind(*args, **keywords)
+                signature.bind_partial(*args, **keywords)
             except TypeError as problem:
-                for name in advice.keys() - keywords.keys():
-                    if str(problem).endswith(f"missing a required argument: {name!r}"):
-                        raise InvalidInput("is missing", argument=name, fix=advice[name]) from None
                 raise TypeError(f"{function.__qualname__}() {problem}") from None
+            for name, fix in advice.items():
+                if name not in keywords:
+                    raise InvalidInput("is missing", argument=name, fix=fix)
             return function(*args, **keywords)
 
         checked.__signature__ = signature  # type: ignore[attr-defined]

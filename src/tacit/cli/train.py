@@ -277,15 +277,18 @@ def _show_end(folder: Path, figures: Mapping[str, Any], statement: Statement, th
     from tacit.rounding import pair
     from tacit.runs.checks import declarations_file
 
-    useless, promise = figures.get("useless", False), statement.data["guarantee"]
-    if figures:
-        undefined = figures["score"] is None or math.isnan(figures["score"])
-        score = figures["verdict"] if useless or undefined else score_line(figures)
-        say(score[0].upper() + score[1:], "bold red" if useless else "bold green")
-    if missed := "" if useless else missed_classes(figures, shlex.quote(str(folder))):
-        say(f"Warning: {missed}", "yellow")
-    for sentence in () if useless else figures.get("served_worse", ()):
-        say(f"Warning: {sentence}", "yellow")
+    promise = statement.data["guarantee"]
+    if figures and (figures["useless"] or figures["score"] is None or math.isnan(figures["score"])):
+        say(figures["verdict"], "bold red")
+    elif figures:
+        score = score_line(figures)
+        say(score[0].upper() + score[1:], "bold green")
+        missed = missed_classes(figures, shlex.quote(str(folder)))
+        # One line for all groups, as the end of a run has at most ten.
+        worse = " ".join(figures.get("served_worse", ()))
+        for warning in filter(None, (missed, worse)):
+            say(f"Warning: {warning}", "yellow")
+
     if statement.data["private"]:
         show_line(f"Private: {pair(promise)} for one {promise['unit']} ({promise['adjacency']})", "bold")
     else:

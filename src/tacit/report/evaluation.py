@@ -270,7 +270,9 @@ def score_line(data: Data) -> str:
 
 def _baseline_of(data: Data) -> str:
     """Name the baseline in a word or two, for the head of a column."""
-    return "public model" if "pairs" in data else "majority class" if "classes" in data else "baseline"
+    if "pairs" in data:
+        return "public model"
+    return "majority class" if "classes" in data else "baseline"
 
 
 def constant_score(baseline: Data, digits: int = 4) -> str:

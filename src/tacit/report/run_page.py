@@ -378,7 +378,7 @@ def _audit_compared(result: Data, risk: Data) -> dict[str, Any]:
     top = max(reached, most if math.isfinite(most) else 0.0) or 1.0
     rows = [
         ("guessing", 0.0, "ε ≥ 0", "shut"),
-        ("this experiment", reached / top, f"ε ≥ {reached:.2f}", "one"),
+        ("this experiment", reached / top, f"ε ≥ {shown_epsilon(reached, ROUND_FLOOR)}", "one"),
         ("stated by Tacit", most / top, f"ε ≤ {epsilon_of(risk)}", "three"),
     ]
     sentence = f"The smallest ε that agrees with the traces of {result['canaries']:,} planted records:"

@@ -92,14 +92,20 @@ class Parts:
 
         ``error`` is the largest rate of errors.
         """
-        z, ends = float(ndtri((1.0 + level) / 2.0)), (0.0 if figure.most is None else -1.0, 1.0)
+        z = float(ndtri((1.0 + level) / 2.0))
+        ends = (0.0 if figure.most is None else -1.0, 1.0)
         lines = np.array([figure.above, figure.below])
-        each, sums = self.rows[group] @ figure.above, self.rows[group].sum(0) @ lines.T
-        spread: Any = [[0.0, -0.5], [-0.5, -1.0]]  # as all matrices here, of the quadratic form in (1, -g)
+        each = self.rows[group] @ figure.above
+        sums = self.rows[group].sum(0) @ lines.T
+
+        # The variance of one record; all matrices here are of quadratic forms in (1, -g).
+        spread: Any = [[0.0, -0.5], [-0.5, -1.0]]
         if not self.noise and len(each) > 1 and not np.isin(each, (0.0, 1.0)).all():
             spread = [[each.var(ddof=1), 0.0], [0.0, 0.0]]
         elif figure.most is not None:
             spread = [[figure.most[0] + figure.most[1] * error, 0.0], [0.0, 0.0]]
+
+        # a g^2 - 2 b g + c <= 0 for all g of the interval.
         variance = self.noise**2 * lines @ lines.T + sums[1] * np.array(spread)
         (c, b), (_, a) = np.outer(sums, sums) - z**2 * variance
         if sums[1] < FEWEST or a <= 0.0:
@@ -158,9 +164,10 @@ def by_group(
     [('b', 0.5), ('c or a', 0.5)]
     """
     found = [*_columns(evaluation, groups, target_bounds)]
-    for one, other in zip(found, _columns(plain, groups, target_bounds), strict=True) if plain else ():
-        for row, beside in zip(one["groups"], other["groups"], strict=True):
-            row["without_dp"] = {key: beside[key] for key in _HARMS if key in row}
+    if plain is not None:
+        for one, other in zip(found, _columns(plain, groups, target_bounds), strict=True):
+            for row, beside in zip(one["groups"], other["groups"], strict=True):
+                row["without_dp"] = {key: beside[key] for key in _HARMS if key in row}
     return {"by_group": found, "sentences": [*_sentences(found)]}
 
 
@@ -209,12 +216,14 @@ def of_column(by: str, names: Sequence[str], parts: Parts, bounds: Bounds) -> di
                 continue
             found = parts.figure(figure, group, _CONFIDENCE, errors[group])
             if figure.name == "error":
-                errors[group], row["records"] = found[2], round(max(0.0, counts[group]))
-            value, *ends, others = (
-                _in_units(figure, one, bounds) for one in (*found, parts.of_better(figure, group, strict))
-            )
-            row |= {figure.name: finite(value), f"{figure.name}_interval": sorted(ends)}
-            row["worse_than"] |= {} if math.isnan(others) else {figure.name: others}
+                errors[group] = found[2]
+                row["records"] = round(max(0.0, counts[group]))
+            value, *ends = (_in_units(figure, one, bounds) for one in found)
+            row[figure.name] = finite(value)
+            row[f"{figure.name}_interval"] = sorted(ends)
+            others = parts.of_better(figure, group, strict)
+            if not math.isnan(others):
+                row["worse_than"][figure.name] = _in_units(figure, others, bounds)
     return {"by": by, "noise": parts.noise or None, "groups": groups}
 
 

@@ -84,7 +84,8 @@ def score_held_out(
         owners: the person of each row, if a record of the plan is a person with several rows.  The score of a
             person is then the mean over their rows.
         groups: the groups of the records, for each column that the plan's
-            :class:`tacit.plan.GroupScoreReport` names.  :meth:`tacit.columns.Encoder.groups` makes them.
+            :class:`tacit.plan.GroupScoreReport` names.  The names of the groups are released as they are, so
+            declare them, never read them from the records; :meth:`tacit.columns.Encoder.groups` does so.
 
     **Guarantee**
 
@@ -132,8 +133,9 @@ def score_held_out(
             "owners of the test rows are missing, but the plan's unit is a person with several rows. Name "
             "the person of each test row: score_held_out(session, inputs, targets, owners=...)."
         )
-    noise, by = report.noise, getattr(report, "by", ())
-    if tuple(by) != tuple(groups or ()):
+    noise = report.noise
+    by = tuple(report.by) if isinstance(report, GroupScoreReport) else ()
+    if by != tuple(groups or ()):
         raise InvalidInput(f"groups must be by the columns of the plan, {by}; got {tuple(groups or ())}.")
 
     def release() -> Json:
