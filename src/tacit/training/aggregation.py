@@ -53,25 +53,26 @@ _OF_RECORDS = ("correlation", "loss_report", "score_report", "rows_per_user")
 
 
 class PrivateAggregation(Generic[Arrays]):
-    """The server of private federated learning: samples the clients of a round, and averages their updates.
+    """The server of private federated learning: draws the clients of each round, and averages their updates.
 
-    It works with any transport; :class:`tacit.integrations.flower.PrivateFedAvg` is for Flower.
+    You send the weights to these clients and collect their updates, by any transport.  For Flower, use
+    :class:`tacit.integrations.flower.PrivateFedAvg`.
 
     Args:
         plan: the rounds and their privacy cost.  ``plan.steps`` is the number of rounds, ``plan.records`` the
             public number of clients, and ``plan.unit`` your word for a client, such as "hospital".
-        like: a template of an update: a list, or a dictionary by name, of NumPy arrays of floats.  Only
-            names, shapes and types are read.
-        state: the path of the resume state, a file with the *secret key of the noise*; None for no file.  If
-            the file exists, the rounds resume from it.  :meth:`finish` writes the file before returning.
-        charges: the :class:`StepCharges` that charge the rounds to the clients' ledger; None without a
-            ledger.
-        generator: the source of the noise, for tests only (:mod:`tacit.testing`).  Default: a generator with
-            a fresh secret key from the system.
+        like: an example of an update, such as the weights: a list or dictionary of NumPy arrays of floats.
+            Only names, shapes and types matter.
+        state: the path of the resume state, which contains the *secret key of the noise*; None for no file.
+            If the file exists, the rounds resume from it.  :meth:`finish` writes it before returning.
+        charges: the :class:`StepCharges` that charge the rounds to a ledger of privacy budgets; None without
+            a ledger.
+        generator: the source of the noise, for tests only (:mod:`tacit.testing`).  Default: a fresh secret
+            key.
 
     Raises:
-        InvalidInput: if ``like`` is not made of float arrays, or the plan has a setting that works on records
-            only.
+        InvalidInput: if ``like`` is not made of float arrays, or clients do not support a setting of the
+            plan, such as ``rows_per_user``.
         PrivacyRefusal: if the file ``state`` belongs to another run.
 
     >>> plan = Plan.with_noise(noise_multiplier=2.0, delta=1e-3, records=100, batch_size=20, steps=10,
@@ -125,45 +126,45 @@ class PrivateAggregation(Generic[Arrays]):
 
     @property
     def epsilon(self) -> float:
-        """The epsilon of the finished rounds, at the plan's delta."""
+        """The epsilon spent by the finished rounds, at the plan's delta."""
         return self._plan.epsilon_after([self._done])[0]
 
     @property
     def thresholds(self) -> tuple[float, ...]:
-        """The clipping threshold of each of the G groups of parameters in the next round, (G,).
+        """The clipping norm in the next round for each group of parameters, (G,).
 
-        Adaptive clipping changes the thresholds in each round.
+        Flat clipping has one group.
         """
         return tuple(self._thresholds)
 
     @property
     def released(self) -> Arrays | None:
-        """The noisy mean of the last finished round, also after a resume; None before the first round."""
+        """The noisy mean of the last finished round, which a resume restores; None before the first."""
         return None if self._released is None else self._as_given(self._released)
 
     @property
     def private(self) -> bool:
-        """False if a generator from :mod:`tacit.testing` draws the noise."""
+        """True if the noise is secret; False with a generator of :mod:`tacit.testing`."""
         return self._generator.secure
 
     @property
     def randomness(self) -> str:
-        """The source of the random numbers, as the privacy statement names it."""
+        """The name of the random number generator, for the privacy statement."""
         return self._generator.name
 
     @property
     def route(self) -> str:
-        """The source of the sums, as the privacy statement names it: ``"clients"``."""
+        """The origin of the sums, for the privacy statement: always ``"clients"``."""
         return "clients"
 
     @property
     def charges(self) -> StepCharges | None:
-        """The :class:`StepCharges` of the rounds; None without a ledger."""
+        """The :class:`StepCharges` that you passed; None without a ledger."""
         return self._payment.charges
 
     @property
     def stopped(self) -> str | None:
-        """The reason why the ledger ended the run early; None if the ledger did not end it."""
+        """The reason why the ledger ended the run early; None if it did not."""
         refusal = self._payment.refusal
         return None if refusal is None else str(refusal)
 
@@ -171,11 +172,11 @@ class PrivateAggregation(Generic[Arrays]):
         """Begin the next round: charge its privacy cost, and draw its clients at random.
 
         Returns:
-            The numbers of the clients to ask for an update, each in ``range(plan.records)``.  They are
-            secret.  Call :meth:`finish` even if no client was drawn.
+            The numbers of the clients to ask for an update, in ``range(plan.records)``.  Keep them secret.
+                Call :meth:`finish` even if the list is empty.
 
         Raises:
-            BudgetExceeded: if all rounds of the plan are done, or the ledger refuses the round.
+            BudgetExceeded: if all rounds of the plan are done, or the ledger has too little budget left.
             PrivacyRefusal: if the previous round is not finished.
         """
         if self._drawn is not None:
@@ -195,16 +196,17 @@ class PrivateAggregation(Generic[Arrays]):
         return sorted(self._drawn)
 
     def finish(self, updates: Mapping[int, Arrays]) -> Arrays:
-        """End the round, and return the noisy mean of the updates, in arrays like those of an update.
+        """End the round, and return the noisy mean of the clients' updates, in arrays like ``like``.
 
         Args:
-            updates: a dictionary from the number of a client to this client's update: the changes of the
-                weights, in arrays like ``like``.  A client without an update adds nothing.
+            updates: a dictionary from a client's number to its update: the changes of the weights, in arrays
+                like ``like``.  Clients that did not answer add nothing.
 
         Raises:
-            PrivacyRefusal: if no round has begun; an update is from a client that was not drawn; this round
-                was already released, with other updates; or another process has resumed from the state.
-            InvalidInput: if an update has other names, shapes or types.  The round stays open.
+            PrivacyRefusal: if no round has begun, or an update is from a client that was not drawn.  Also if
+                the round was already released with other updates, or another process has resumed from
+                ``state``.
+            InvalidInput: if an update has other names, shapes or types than ``like``.  The round stays open.
         """
         step, plan = self._done, self._plan
         if self._drawn is None:

@@ -44,12 +44,15 @@ _TensorType = TypeVar("_TensorType", bound=Tensor)
 
 @dataclass(frozen=True)
 class AuditSlots:
-    """Settings for an audit: train on up to ``count`` canaries too, each with a slot of its own.
+    """Settings for an audit: the session also trains on artificial records, called canaries.
 
-    A canary is an artificial record that a secret coin flip includes in training or leaves out.  Its slot is
-    an extra parameter that the model never reads, and that only this canary's gradient changes.  Before
-    clipping, the norms of these gradients are 2 to ``strength`` times the clipping norm, uniform on a
-    logarithmic scale.
+    A secret coin flip includes each canary or leaves it out.  Each has a *slot*: an extra parameter that the
+    model never reads, and that only this canary's gradient changes.
+
+    Args:
+        count: the number of canaries; about half are included.
+        strength: the largest norm of a canary's gradient before clipping, in units of the clipping norm.  The
+            norms are log-uniform between 2 and ``strength``.
 
     >>> AuditSlots(1000)
     AuditSlots(count=1000, strength=1000.0)
@@ -66,9 +69,9 @@ class AuditSlots:
         """Refuse a plan that does not support audit slots.
 
         Raises:
-            PrivacyRefusal: if the plan's adjacency, sampling, noise correlation or unit of privacy rules out
-                canaries.
-            InvalidInput: if there are too many canaries for the plan's records, or the plan clips per layer.
+            PrivacyRefusal: if canaries do not work with the plan's adjacency, sampling, correlated noise or
+                ``rows_per_user``.
+            InvalidInput: if the plan clips per layer, or has too few records for ``count`` canaries.
         """
         if plan.adjacency is not Adjacency.ADD_REMOVE:
             raise PrivacyRefusal(

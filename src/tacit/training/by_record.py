@@ -40,18 +40,18 @@ from tacit.training.tensors import name_of, paths_of
 
 
 class Augmentation(ABC):
-    """Makes views (augmented versions) of a record from nothing but that record and random numbers.
+    """Base class for augmentations, which make several versions (*views*) of each record.
 
-    Define :attr:`draws` and :meth:`views` in a subclass.  A step calls ``views`` under
-    :func:`torch.func.vmap` with one record at a time, n = 1.  ``views`` must not branch on the values of its
-    arguments (``if inputs.max() > 1``), and must not draw random numbers itself.
+    A subclass defines :attr:`draws` and :meth:`views`.  A step calls ``views`` with one record at a time,
+    under :func:`torch.func.vmap`.  So ``views`` must not branch on values, as in ``if inputs.max() > 1``, and
+    must take all random numbers from ``uniforms``.
 
     >>> @dataclass(frozen=True)
     ... class Brighter(Augmentation):
-    ...     draws = 1  # one uniform number a view
+    ...     draws = 1  # each view adds one random number to all pixels
     ...     def views(self, inputs, uniforms):
     ...         return inputs.repeat_interleave(uniforms.shape[1], 0) + uniforms.reshape(-1, 1)
-    >>> Brighter().views(torch.zeros(1, 2), torch.tensor([[[0.25], [0.5]]]))
+    >>> Brighter().views(torch.zeros(1, 2), torch.tensor([[[0.25], [0.5]]]))  # two views of a record
     tensor([[0.2500, 0.2500],
             [0.5000, 0.5000]])
     """
@@ -59,15 +59,15 @@ class Augmentation(ABC):
     @property
     @abstractmethod
     def draws(self) -> int:
-        """The number of random numbers that one view needs."""
+        """The number of random numbers per view."""
 
     @abstractmethod
     def views(self, inputs: Tensor, uniforms: Tensor) -> Tensor:
         """Make K views of each of n records.
 
         Args:
-            inputs: the records, (n, ...), on the model's device.
-            uniforms: uniform random numbers in [0, 1), (n, K, draws), on the model's device.
+            inputs: the records, (n, ...).
+            uniforms: uniform random numbers in [0, 1), (n, K, draws).
 
         Returns:
             The views, (n*K, ...); the K views of a record are consecutive.
@@ -128,10 +128,13 @@ def check_by_record(augmentation: Augmentation, inputs: Tensor, views: int) -> N
 
 @dataclass(frozen=True)
 class FlipAndCrop(Augmentation):
-    """Pads images by reflection, crops them back to their size at random, and mirrors half of the views.
+    """Crops images at random places, and mirrors half of them.
 
-    The inputs are images, (n, channels, height, width).  ``pad`` is the number of pixels to add on each side.
-    With ``flip=False``, no view is mirrored.
+    The inputs are images, (n, channels, height, width).
+
+    Args:
+        pad: the number of pixels to add on each side, by reflection, before the crop to the original size.
+        flip: whether to mirror views, each with probability 1/2.
 
     >>> augmentation = FlipAndCrop(pad=2)
     >>> augmentation.views(torch.zeros(3, 1, 8, 8), torch.rand(3, 1, augmentation.draws)).shape

@@ -119,31 +119,28 @@ _LEASE_S = 6 * 3600.0  # after it, another process may count a chunk as lost; it
 
 @final
 class StepCharges:
-    """Charges one run of ``plan`` to the budget of ``dataset`` in ``ledger``, some steps at a time.
+    """Charges the cost of a training run to a privacy budget in a ledger, some steps at a time.
 
     Args:
-        ledger, dataset: the ledger with the budget, and the name of the dataset there.
+        ledger, dataset: the ledger, and the name of the dataset there.
         plan: the plan of the run.
-        chunk: the number of steps that one charge covers, rounded up to whole epochs if batches are shuffled.
-            Default: a twentieth of the plan, or the whole plan if the budget counts (epsilon, delta).
-        block: the block to charge: a part of the dataset that has no person in common with other blocks.
-            None for the whole dataset.
-        one_record_per_unit: True states that no unit of privacy, such as a patient, has two rows among the
-            training records, nor among the test records of a score report.  You must pass True if the
-            dataset's policy names a column with the units and the plan counts rows.
-            The ledger records this statement; Tacit cannot check it.
-        owned_by: the column that has the users of the session's :class:`~tacit.training.UserRecords`.  If the
-            dataset's policy names a column with the units of privacy, it must be this column.
-        by: the name of the person who trains.  Default: the user of the operating system.  It appears in the
-            ledger's history, so it must be public.
-        lease_s: the seconds after which a reserved but unfinished chunk counts as forfeited, which means
-            spent.
-        ranks: the processes that train together, as in the session; only the first rank charges.
-        generator: the generator of the run's noise, which the session uses too.  Default: a generator with a
-            fresh secret key from the system.
+        chunk: the number of steps per charge, rounded up to whole epochs if batches are shuffled.  Default: a
+            twentieth of the plan, or the whole plan if the budget counts (epsilon, delta).
+        block: the part of the dataset to charge, if it is divided into blocks without common people; None for
+            the whole dataset.
+        one_record_per_unit: True states that no unit of privacy, such as a patient, has two training records,
+            or two test records of a score report.  Required if the dataset's policy names a column of units
+            and the plan counts rows.  The ledger records this statement; Tacit cannot check it.
+        owned_by: the column with the users, for a session on :class:`~tacit.training.UserRecords`.  If the
+            dataset's policy names a column of units, pass this column.
+        by: the name of the person who trains, which is public in the ledger's history.  Default: the user of
+            the operating system.
+        lease_s: the time limit for a chunk, in seconds.  An unfinished chunk then counts as spent.
+        ranks: the processes that train together, as in the session; only rank 0 charges.
+        generator: the generator of the run's noise, which the session uses too.  Default: a fresh secret key.
 
     Raises:
-        PrivacyRefusal: if the plan's unit or adjacency differs from that of the dataset's policy.
+        PrivacyRefusal: if the plan's unit or adjacency differs from the policy's.
         UnsupportedEvent: if this kind of budget cannot account for the plan's steps.
 
     >>> from tacit.ledger import Policy, RenyiBudget
@@ -153,8 +150,8 @@ class StepCharges:
     >>> plan = Plan.with_noise(noise_multiplier=2.0, delta=1e-6, records=1000, batch_size=50, steps=100,
     ...     clipping=1.0, adjacency="add-remove", unit="patient")
     >>> charges = StepCharges(ledger, "visits", plan, chunk=30)
-    >>> charges.before(0)  # reserves the steps 0 to 29
-    >>> charges.after(29)  # settles them
+    >>> charges.before(0)  # reserves the cost of steps 0 to 29
+    >>> charges.after(29)  # settles the charge, which is then final
     >>> ledger.status("visits").charges["SETTLED"]
     1
     """
@@ -210,12 +207,12 @@ class StepCharges:
 
     @property
     def block(self) -> str | None:
-        """The charged block; None for the whole dataset."""
+        """The charged part of the dataset; None for the whole dataset."""
         return self._block
 
     @property
     def owned_by(self) -> str | None:
-        """The column that has the users of the records; None if you named none."""
+        """The column with the users of the records; None if you named none."""
         return self._owned_by
 
     @property
@@ -225,17 +222,17 @@ class StepCharges:
 
     @property
     def one_record_per_unit(self) -> bool:
-        """True if you stated that no unit of privacy has two rows."""
+        """True if you stated that no unit of privacy has two records."""
         return self._one_record_per_unit
 
     @property
     def generator(self) -> Generator:
-        """The generator of the run's noise.  Use it for a preparation before the session, too."""
+        """The generator of the run's noise.  Use it also for a release before training, such as DP-PCA."""
         return self._generator
 
     @property
     def run(self) -> str:
-        """The run's public id: 16 hexadecimal digits, derived from the key of the noise."""
+        """The run's id, 16 hexadecimal digits.  It is public, although it is derived from the secret key."""
         return f"{int(self._words(1, step=0, index=0)[0]):016x}"
 
     def so_far(self) -> ChargedRun:
@@ -243,15 +240,14 @@ class StepCharges:
         return charged_run(self._ledger, self._dataset, self.run)
 
     def span(self, number: int) -> tuple[int, int]:
-        """Return the first step of chunk ``number``, and the first step after this chunk."""
+        """Return ``(first, stop)`` of chunk ``number``, whose steps are ``range(first, stop)``."""
         return number * self._chunk, min((number + 1) * self._chunk, self._plan.steps)
 
     def check_fits(self) -> None:
         """Refuse a plan that costs more than the remaining budget.
 
         Raises:
-            Refused: if the plan does not fit into the budget.  The message says what fits; nothing was
-                charged.
+            Refused: if the plan costs more.  The message says what fits; nothing was charged.
         """
         price = self._ledger.price(self._dataset, self._plan.event, block=self._block, delta=self._delta)
         refusal = price.refusal
@@ -286,11 +282,10 @@ class StepCharges:
         return f"{steps}, or all of them with {noise}"
 
     def recognise(self, *contents: Callable[[], Content]) -> None:
-        """Store the fingerprints of the run's records in the ledger, before the first step.
+        """Store hashes of the run's records in the ledger, before the first step.
 
-        Each of the ``contents`` is a function that returns the bytes of records.  Pass one, or one for each
-        process that has its own records.  Arrays and tensors are read once.  Map-style datasets are skipped,
-        because they would have to be decoded.
+        Each of the ``contents`` is a function that returns records as bytes, or None for a map-style dataset,
+        which is skipped.  Pass one, or one for each process with its own records.
         """
         if not self._recognised:
             for content in contents:
@@ -298,24 +293,21 @@ class StepCharges:
         self._recognised = True
 
     def start(self) -> None:
-        """Reserve the first charge.  Call this before a preparation, such as DP-PCA, reads the data.
+        """Reserve the first charge.  Call this before a release that precedes training, such as DP-PCA.
 
         Raises:
-            BudgetExceeded: if the plan costs more than the remaining budget.  The message says how many steps
-                fit.
+            BudgetExceeded: if the plan costs more than the remaining budget.  The message says what fits.
         """
         if self._reserved is None:
             self._take(0)
 
     def before(self, step: int) -> None:
-        """Reserve the budget for the chunk of ``step``, unless this run has done so.
-
-        A chunk is the steps that are charged together.
+        """Reserve the cost of the chunk (steps charged together) of ``step``, unless this run has done so.
 
         Raises:
             BudgetExceeded: if the chunk costs more than the remaining budget (:class:`tacit.ledger.Refused`).
-            PrivacyRefusal: if another run has reserved the chunk, or if an earlier process of this run has
-                reserved it and its resume state was not loaded.
+            PrivacyRefusal: if another run has reserved the chunk.  Also if an earlier process of this run has
+                reserved it, and its resume state is not loaded.
         """
         check_integer("step", step, low=0, high=self._plan.steps - 1)
         number = step // self._chunk
@@ -339,7 +331,7 @@ class StepCharges:
         self._reserved, self._charge = number, charge
 
     def after(self, step: int) -> None:
-        """Settle the chunk (the steps charged together) whose last step is ``step``, if there is one."""
+        """Settle a charge (make it final) if ``step`` is the last step that it covers."""
         number = step // self._chunk
         first, stop = self.span(number)
         if step + 1 != stop or self._charge is None or self._charge.state == "SETTLED":
@@ -351,12 +343,12 @@ class StepCharges:
             self._ledger.settle(self._resume(number), answer)
 
     def once(self, what: str, release: Callable[[], Json]) -> Json:
-        """Call ``release`` once per run, store the result in the ledger, and return the stored result.
+        """Call ``release`` and store its result in the ledger; later calls return the stored result.
 
-        Use this for a release that the run's first charge covers, such as the score report.
+        Use this for a release that the run's first charge covers; ``what`` names it, such as "score".
 
         Raises:
-            LeaseLost: if another process has meanwhile made a different release.  Show neither of the two.
+            LeaseLost: if another process has meanwhile stored another result.  Publish neither.
             PrivacyRefusal: if no step of the run is charged yet.
         """
         if not self.charged():
@@ -381,7 +373,7 @@ class StepCharges:
         return charge.answer if charge.state == "SETTLED" else self._ledger.settle(charge, release()).answer
 
     def state(self) -> dict[str, Any]:
-        """Return what the resume state stores about these charges, as plain values."""
+        """Return what the resume state stores about these charges."""
         return {
             "ledger": self._ledger.uuid,
             "dataset": self._dataset,
@@ -412,10 +404,7 @@ class StepCharges:
         return self._generator
 
     def take_up(self, generator: Generator) -> None:
-        """Continue the charges of an earlier process of this run.
-
-        ``generator`` comes from the resume state of that process.
-        """
+        """Continue the charges of this run's earlier process, with the ``generator`` of its resume state."""
         if self._reserved is not None and generator.secret_state() != self._generator.secret_state():
             raise PrivacyRefusal(
                 "a charge was reserved with another key than that of the loaded state. Make StepCharges with "
@@ -427,7 +416,7 @@ class StepCharges:
         return self._ledger.price(self._dataset, event, block=self._block, delta=self._delta).fits
 
     def charged(self) -> bool:
-        """Return whether the run's first charge is reserved, by this process or an earlier one."""
+        """Return whether this process, or an earlier one of this run, has reserved the first charge."""
         key = self._key(0)
         history = self._ledger.history(self._dataset)
         return any(entry.kind == "reserve" and entry.body["key"] == key for entry in history)

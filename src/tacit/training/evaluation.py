@@ -208,41 +208,38 @@ class SurvivalFigures:
 class Evaluation:
     """The metrics of a model on test records.
 
+    :func:`evaluate` computes them exactly.  :func:`score_held_out` releases a noisy score; its ``baseline``
+    is public or None, and the other exact metrics are missing.
+
     Attributes:
-        score: the main metric: the accuracy for classes and for the characters of text; R² for numbers; for
-            labels, the mean AUC over the labels with both positive and negative test records, or NaN
-            without such labels; for preferences, the share of pairs in which the chosen answer has the larger
-            implicit reward; for survival, the concordance (:func:`tacit.training.survival.concordance`).
-        loss: the mean squared error for numbers; the mean cross-entropy for classes, for labels, and for the
-            characters of text.
-        per_class: the recall of each class, (classes,); 0 for a class without records.
-        measure: the name of the score.
-        interval: a noisy score only: it contains the score without noise in 95 % of all releases.
-        noise: a noisy score only: the standard deviation of the noise, in records.
-        steps: a noisy score only: the number of steps taken before the release.
-        baseline: the score of always predicting ``constant``; 0.5 for labels, preferences and survival.
-        constant: the majority class or token.  For numbers, the baseline predicts the mean of the targets.
-        constant_loss: for text, the smallest loss of a model that predicts the same distribution at all
-            positions, which is the unigram entropy in nats.
-        records, predicted: for classes, the number of records, and of predictions, of each class.
-        confusion: ``confusion[i][j]`` is the number of records of class i that are predicted as class j.  It
-            is empty with more than 200 classes.
+        score: the main metric, named by ``measure``.  Classes and text: the accuracy.  Numbers: R².  Labels:
+            the mean AUC over the labels with both positive and negative records, or NaN without such labels.
+            Preferences: the share of pairs in which the chosen answer has the larger reward.  Survival: the
+            concordance (:func:`tacit.training.survival.concordance`).
+        loss: the mean squared error for numbers, and the mean cross-entropy for classes, labels and text.
+        per_class: the recall of each class, (classes,); 0 without records.
+        measure: the name of the score, such as "accuracy".
+        interval: for a noisy score, (low, high), which contains the exact score in 95 % of releases.
+        noise: for a noisy score, the standard deviation of the noise, in records.
+        steps: for a noisy score, the number of training steps before the release.
+        baseline: the score of always predicting ``constant`` or, for numbers, the mean target; 0.5 for
+            labels, preferences and survival.
+        constant: the majority class or token; None for other targets.
+        constant_loss: for text, the unigram entropy in nats: the loss of the best fixed distribution.
+        records, predicted: for classes, how many records each class has, and how many are predicted as it.
+        confusion: ``confusion[i][j]`` is the number of records of class i that are predicted as class j;
+            empty for more than 200 classes.
         balanced: the mean recall of the classes that have records.
-        auc, average_precision: for two classes, the area under the ROC curve and the average precision, with
-            the second class as the positive one.  They are None if a class has no records or an output is not
-            finite.
-        errors: for numbers, one entry for each target.
-        labels: for labels, one entry for each label.
-        pairs: for preferences, a comparison with the public model, which scores 0.5.
+        auc, average_precision: for two classes, the area under the ROC curve and the average precision; the
+            second class is positive.  None if a class has no records or an output is not finite.
+        errors: for numbers, the mean absolute and root mean squared error of each target.
+        labels: for labels, the counts and the AUC of each label.
+        pairs: for preferences, a comparison with the public model that training began with.
         survival: for survival, the Brier scores and curves.
         not_finite: the number of records with NaN or infinite outputs.
-        groups: a noisy score only: for each column of a report by group, the name ``by`` of the column, the
-            ``names`` of its groups, the noisy ``sums`` (:func:`tallies`) of each group, and the standard
-            deviation of the ``noise``.
-        answers: the outputs of the model, for curves and intervals.
-
-    A noisy score comes from :func:`score_held_out`.  It has no loss, its ``baseline`` is public or None, and
-    the metrics of an exact evaluation are missing.
+        groups: for a noisy score by group, one dictionary per column: its name (``by``), the ``names`` of its
+            groups, their noisy ``sums`` (:func:`tallies`), and the standard deviation of the ``noise``.
+        answers: the model's outputs and the true targets.
     """
 
     score: float
@@ -275,17 +272,17 @@ def evaluate(
 ) -> Evaluation:
     """Evaluate a model on test records, exactly and without privacy.
 
-    The model is in evaluation mode during the call; its mode is restored afterwards.
+    The model is in evaluation mode during the call.
 
     Args:
         model: the model.  It may return an object with ``logits``.  For text, it returns (n, L, V) logits.
         inputs: the inputs of the n test records, (n, ...).  For text, (n, L) int64.
-        targets: (n,) int64 classes, (n, k) or (n,) numbers, or (n, k) bool labels.  For text, (n, L) int64;
-            targets of -100 are ignored.
-        target_bounds: for numbers scaled to [-1, 1], the original (low, high) of each target.  The errors are
-            then in the original units of each target.
+        targets: classes, (n,) int64; numbers, (n,) or (n, k) floats; labels, (n, k) bool; or text, (n, L)
+            int64 with -100 at positions to ignore.
+        target_bounds: for numbers that you scaled to [-1, 1], the original (low, high) of each target.  The
+            errors are then in original units.
 
-    >>> model = nn.Linear(1, 2)  # it answers class 0 for every record
+    >>> model = nn.Linear(1, 2)  # predicts class 0 for every record
     >>> _ = model.weight.data.zero_(), model.bias.data.copy_(torch.tensor([1.0, 0.0]))
     >>> scores = evaluate(model, torch.zeros(4, 1), torch.tensor([0, 0, 0, 1]))
     >>> scores.score, scores.baseline, scores.balanced, scores.confusion

@@ -131,34 +131,33 @@ def by_group(
 ) -> dict[str, Any]:
     """Compare groups of test records: error, calibration and share of positives found, with 95 % intervals.
 
-    The figures of a noisy evaluation are computed from its released noisy sums.  The figures of an exact
-    evaluation are not private, so take test records that no budget protects.  A group of fewer than 20
-    records is then merged with the next larger one, because anyone could compute its figures as the total
-    minus the other groups.  For the same reason, a figure that rests on fewer than 20 records, such as the
-    share found of few positives, is None, and so is this figure of one more group.
+    For a noisy evaluation, the figures are computed from its released noisy sums.
+
+    For an exact evaluation, the figures are not private, so take test records that no budget protects.
+    Figures about fewer than 20 records are hidden: a small group is merged with the next larger one, and a
+    figure such as the share found of few positives is None.  This figure of the next larger group is then
+    None too, because anyone could compute the hidden one from it and the total.
 
     Args:
-        evaluation: the result of :func:`evaluate`, for classes or one number, or of :func:`score_held_out`.
-        groups: a dictionary from the name of a column to a pair: the names of the column's groups, and the
-            number of the group of each record, (n,).  :meth:`tacit.columns.Encoder.groups` and
+        evaluation: the result of :func:`evaluate` for classes or one number, or of :func:`score_held_out`.
+        groups: ``{column: (names, numbers)}``: for each column, the names of its groups, and the number of
+            each record's group, (n,).  :meth:`tacit.columns.Encoder.groups` and
             ``np.unique(labels, return_inverse=True)`` return such pairs.
-        target_bounds: for numbers, the declared (low, high) of the target, as you passed it to
-            :func:`evaluate`.
-        plain: an exact evaluation of the same model trained without DP, to compare the two in the smallest
-            group.
+        target_bounds: for numbers, the declared (low, high) of the target, as for :func:`evaluate`.
+        plain: an exact evaluation of the same model trained without DP, for comparison.
 
     Returns:
-        A dictionary: ``by_group`` is a list with the figures of each column, as in evaluation.json, and
-            ``sentences`` has one sentence for each way in which the model serves a group worse.
+        A dictionary.  ``by_group`` is a list with the figures of each column, as in evaluation.json.
+            ``sentences`` describes the groups that the model serves worse.
 
     Raises:
-        InvalidInput: if the evaluation has other targets, or the groups are floats or not one for each
-            record.
+        InvalidInput: if the evaluation has other targets, a group's name is a float, or the ``numbers`` are
+            not one per record.
 
     >>> from tacit.training import evaluate
     >>> model, site = torch.nn.Linear(1, 2), np.repeat(["a", "b", "c"], [97, 100, 3])
-    >>> _ = torch.nn.init.zeros_(model.weight), torch.nn.init.zeros_(model.bias)
-    >>> found = evaluate(model, torch.zeros(200, 1), torch.arange(200) % 2)
+    >>> _ = torch.nn.init.zeros_(model.weight), torch.nn.init.zeros_(model.bias)  # predicts class 0
+    >>> found = evaluate(model, torch.zeros(200, 1), torch.arange(200) % 2)  # half are class 1
     >>> figures = by_group(found, {"site": np.unique(site, return_inverse=True)})
     >>> [(one["group"], one["error"]) for one in figures["by_group"][0]["groups"]]
     [('b', 0.5), ('c or a', 0.5)]

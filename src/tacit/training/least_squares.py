@@ -49,24 +49,24 @@ def least_squares_session(
     charges: StepCharges | None = None,
     generator: Generator | None = None,
 ) -> PrivateSession:
-    """Make a session with one step, which releases noisy moments for :func:`solve_least_squares`.
+    """Make a session with one step, to train a linear model by least squares.
 
-    The moments are sums of products of the inputs and targets; least squares needs nothing else.
+    The step releases noisy moments, which are sums of products of inputs and targets.
+    :func:`solve_least_squares` needs nothing else.
 
     Args:
-        data: a pair of inputs and targets.  The inputs are (n, inputs) numbers in [-1, 1], or image features
-            with ``normalise``.  The targets are (n,) classes, or (n, outputs) numbers in [-1, 1].  With
-            ``weighted``, add (n,) weights as a third entry; a weight multiplies what its record contributes,
-            before clipping.
+        data: (inputs, targets), or (inputs, targets, weights) if ``weighted``.  The inputs are (n, inputs)
+            numbers in [-1, 1], or image features with ``normalise``.  The targets are (n,) classes, or
+            (n, outputs) numbers in [-1, 1].  A weight multiplies its record's contribution, before clipping.
         plan: a plan of one step, ``Plan.calibrate(..., steps=1, clipping=1.0)``.
         inputs, outputs, classes, normalise, constant, cross_share: see :class:`tacit.models.Moments`.
         engine, physical_batch_size, audit, charges, generator: see :class:`PrivateSession`.
 
     **Guarantee**
 
-    * Before noise, the moments of neighbouring datasets differ by at most 1 in norm, or at most 2 under
-      replace-one.  The session adds the plan's noise once, so the release costs ``plan.epsilon``.  Solving
-      for the model is post-processing.
+    * Before noise, the moments of neighbouring datasets (which differ in one record) differ by at most 1 in
+      norm, or at most 2 under replace-one.  The session adds the plan's noise once, so the release costs
+      ``plan.epsilon``.  Solving for the model is post-processing, at no further cost.
 
     Raises:
         InvalidInput: if the plan has more than one step, or a clipping norm other than 1.
@@ -300,11 +300,11 @@ def noise_of_sums(noise_multiplier: float, bound: int, cross_share: float) -> tu
 
 
 def solve_least_squares(session: PrivateSession, *, ridge: float = 1.0) -> LeastSquaresHead:
-    """Take the session's only step, unless it was taken before, and solve for the model.
+    """Take the session's only step, if it was not taken yet, and compute the linear model.
 
     Args:
         session: a session from :func:`least_squares_session`.
-        ridge: the strength of the ridge penalty; see :meth:`tacit.models.Moments.solve`.
+        ridge: the strength of the ridge (L2) penalty; see :meth:`tacit.models.Moments.solve`.
 
     >>> x, y = torch.randn(2000, 3), torch.arange(2000) % 2
     >>> plan = Plan.calibrate(epsilon=3.0, delta=1e-5, records=2000, steps=1, clipping=1.0,

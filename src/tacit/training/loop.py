@@ -51,10 +51,12 @@ class Watcher(Protocol):
     """
 
     def on_step(self, steps: int, epsilon: float, loss: float | None) -> None:
-        """Receive the progress after a step.
+        """Receive the progress after each step.
 
-        ``epsilon`` is an upper bound on the epsilon spent so far: the epsilon at the next row of metrics.
-        ``loss`` is the noisy training loss, smoothed over steps.
+        Args:
+            steps: the number of steps done.
+            epsilon: an upper bound on the epsilon spent; exact at a row of metrics.
+            loss: the noisy training loss, smoothed; None without a loss report.
         """
 
     def on_row(self, row: MetricsRow) -> None:
@@ -109,24 +111,24 @@ def train(
     should_stop: Callable[[], bool] = lambda: False,
     progress: bool | None = None,
 ) -> History:
-    """Take all remaining steps of a session, and return ``history`` with the new rows of metrics.
+    """Take all remaining steps of a session, and return the metrics of the run.
 
-    If the ledger refuses the next chunk (the steps charged together), the run ends early; ``session.stopped``
-    gives the reason.  A run on :class:`DatedRecords` ends at the last day with complete data.  With several
-    ranks, only the first rank evaluates the model, calls the watchers and returns rows.
+    The run ends early if the ledger has too little budget; ``session.stopped`` then gives the reason.  On
+    :class:`DatedRecords`, it ends at the last day with complete data.  With several ranks, only rank 0
+    evaluates the model, calls the watchers and returns rows.
 
     Args:
         session: the session to train.
-        evaluate: a function that evaluates the model, called at most ``rows`` times.  If the session averages
-            weights (``ema_decay``), it gets the model with averaged weights.
-        rows: the largest number of rows of metrics for the whole plan, at equal distances.
+        evaluate: a function that evaluates the model, called at most ``rows`` times.  With ``ema_decay``, it
+            gets the model with averaged weights.
+        rows: the largest number of rows of metrics over the whole plan, evenly spaced.
         watchers: objects that receive the progress; see :class:`Watcher`.
-        checkpoint: the path of the resume state, which is written every ``checkpoint_every`` steps (default:
-            with each row of metrics) and at the end.
-        history: the history of the run before it was resumed; None for a new run.
+        checkpoint: the path of the resume state; None for no file.
+        checkpoint_every: the number of steps between saves.  Default: save at each row of metrics.
+        history: the history of a run that you resume; None for a new run.
         should_stop: a function called after each step.  If it returns True, on any rank, the loop saves the
             state and ends.
-        progress: whether to show a progress bar; None shows it in a notebook or a terminal only.
+        progress: whether to show a progress bar; None shows it in a notebook or terminal only.
 
     >>> from tacit import Plan, PrivateSession
     >>> import torch

@@ -68,37 +68,37 @@ class Ranks:
         return self.rank == 0
 
     def sum_(self, tensors: Sequence[Tensor]) -> None:
-        """Replace each tensor by its sum over all ranks; every rank gets the same bits."""
+        """Replace each tensor by its sum over all ranks, bitwise the same on every rank."""
 
     def copy_from_first(self, tensors: Sequence[Tensor]) -> None:
-        """At every rank, overwrite each tensor with rank 0's values."""
+        """Overwrite each tensor with rank 0's values, on every rank."""
 
     def total(self, function: Callable[[], tuple[float, ...]]) -> tuple[float, ...]:
-        """Call ``function`` at every rank, and return the sums of its numbers over all ranks."""
+        """Call ``function`` on every rank; return its numbers, each summed over all ranks."""
         return function()
 
     def each(self, function: Callable[[], T]) -> T:
-        """Call ``function`` at every rank, and return this rank's result.
+        """Call ``function`` on every rank, and return this rank's result.
 
-        If it fails at one rank, all ranks raise an error.
+        If the call fails on one rank, all ranks raise an error.
         """
         return function()
 
     def gathered(self, function: Callable[[], T]) -> list[T]:
-        """Call ``function`` at every rank, and return all results, in the order of the ranks.
+        """Call ``function`` on every rank, and return the list of all results, rank 0's first.
 
-        If it fails at one rank, all ranks raise an error.
+        If the call fails on one rank, all ranks raise an error.
         """
         return [function()]
 
     def from_first(self, function: Callable[[], T]) -> T:
-        """Call ``function`` at rank 0 only; return the result, or raise the error, at all ranks."""
+        """Call ``function`` on rank 0 only; return the result, or raise the error, on all ranks."""
         return function()
 
     def only_first(self, function: Callable[[], T]) -> T | None:
-        """Call ``function`` at rank 0 only, and return the result there and None elsewhere.
+        """Call ``function`` on rank 0 only; return the result there, and None on other ranks.
 
-        If it fails, all ranks raise the error.
+        If the call fails, all ranks raise the error.
         """
         return function()
 
@@ -108,37 +108,37 @@ class Ranks:
         return generator if self.first else Generator(key, secure=secure)
 
     def reached(self) -> AbstractContextManager[None]:
-        """Return a context manager that explains errors of the communication between ranks."""
+        """Return a context manager that raises ``ProcessLost`` if this rank cannot reach the others."""
         return nullcontext()
 
 
 @final
 class Alone(Ranks):
-    """States that this process trains alone, although a launcher started others.
+    """Tells a session that this process trains alone, although a launcher started several processes.
 
-    Pass ``ranks=Alone()`` to the session if no other process trains.
+    Pass ``ranks=Alone()`` only if no other process trains.
 
     >>> alone = Alone()
-    >>> alone.first, alone.ranks, alone.total(lambda: (1.0, 2.0))
-    (True, 1, (1.0, 2.0))
+    >>> alone.first, alone.ranks
+    (True, 1)
     """
 
 
 @final
 class ProcessRanks(Ranks):
-    """The processes of a ``torch.distributed`` group, which train one model together.
+    """The processes (ranks) of a ``torch.distributed`` group, which train one model together.
 
     Args:
         group: the process group.  Default: the one from ``torch.distributed.init_process_group``.
-        own_records: True if each process has its own records; False if all processes read the same records.
-            With True, a record, and all rows of a person, must be at one process only, and the plan's
-            ``records`` is a public upper bound for all processes together.
+        own_records: False if all processes read the same records; True if each has its own.  With True, no
+            record may be at two processes, nor may rows of the same person, and the plan's ``records`` is a
+            public upper bound on the total.
 
     Raises:
         InvalidInput: if there is no process group, or this process is not in it.
 
     Start the script with ``torchrun --nproc-per-node 2 script.py``, and pass ``ranks=ProcessRanks()`` to the
-    session.  This example has a group of one process, which needs no torchrun:
+    session.  This example has a single process:
 
     >>> dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
     >>> ranks = ProcessRanks()

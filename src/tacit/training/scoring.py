@@ -73,19 +73,19 @@ def score_held_out(
     owners: Owners | None = None,
     groups: Groups | None = None,
 ) -> Evaluation:
-    """Release the one noisy score of a run, on test records that training did not use.
+    """Release a noisy score of the model, on test records that training did not use.
 
-    The first call releases the score of the current model; later calls, also after a resume, return the same
-    score.  The number of test records is secret, and the noise hides it.
+    A run releases one score: that of the first call.  Later calls, also after a resume, return it again.  The
+    noise also hides the number of test records.
 
     Args:
-        session: the session of the run.  Its plan has a ``score_report``, and the session has charges.
+        session: the session of the run, with ``charges`` and a ``score_report`` in its plan.
         inputs, targets: the n test records, as in :func:`tacit.evaluate`.
-        owners: the person of each row, if a record of the plan is a person with several rows.  The score of a
-            person is then the mean over their rows.
-        groups: the groups of the records, for each column that the plan's
-            :class:`tacit.plan.GroupScoreReport` names.  The names of the groups are released as they are, so
-            declare them, never read them from the records; :meth:`tacit.columns.Encoder.groups` does so.
+        owners: the person of each row, if the plan's unit is a person with several rows.  A person's score is
+            then the mean over their rows.
+        groups: the groups in each column of the plan's :class:`tacit.plan.GroupScoreReport`, as in
+            :func:`by_group`.  Their names are released, so declare them, as
+            :meth:`tacit.columns.Encoder.groups` does, and never read them from the records.
 
     **Guarantee**
 
@@ -93,14 +93,15 @@ def score_held_out(
       The plan's event and the run's first charge account for it.
     * A run makes only one such release, even if it crashes, because the ledger stores it before it is
       returned.
-    * Adding or removing a record changes the two sums by at most 1 in total, for any output of the model, and
-      the sums of all groups of all columns together by at most the report's ``length``.
+    * Adding or removing a record changes the two sums, of scores v in [0, 1] and of 1 - v, by at most 1 in
+      total, for any output of the model.  It changes the sums of all groups of all columns together by at
+      most the report's ``length``.
 
     Raises:
         InvalidInput: if the plan has no score report, the session has no charges, or ``groups`` has other
             columns than the plan's report.
-        PrivacyRefusal: if no step was charged yet, another process has released a score, or records are
-            people with several rows and ``owners`` are missing.
+        PrivacyRefusal: if no step was charged yet, another process has released a score, or ``owners`` are
+            missing although people have several rows.
 
     >>> from tacit.ledger import Ledger, Policy, RenyiBudget
     >>> from tacit.plan import Plan, ScoreReport
@@ -279,11 +280,11 @@ def select_candidate(
 ) -> SelectedCandidate[Candidate] | None:
     """Train a random number of times, each time with a random candidate, and return the best run.
 
-    One charge to the ledger covers all these runs.
+    One charge to the ledger covers all runs.
 
     Args:
         candidates: the values to choose from, such as learning rates, chosen without the data.
-        make: a function that takes a candidate, and returns a new session of ``plan`` with a new model and
+        make: a function that takes a candidate and returns a new session of ``plan``, with a new model and
             without charges.  It must not show results of its run, because the charge covers only the best
             run.
         score: a function that rates a trained model; higher is better.  It may read public or test records,
@@ -292,17 +293,16 @@ def select_candidate(
         ledger, dataset: the ledger to charge, and the name of the dataset there.
         mean: the expected number of runs.
         distribution, shape: the distribution of the number of runs; see
-            :class:`~tacit.events.PrivateSelection`.  The default is the geometric distribution, which is the
-            negative binomial of shape 1.
+            :class:`~tacit.events.PrivateSelection`.  Default: geometric, a negative binomial of shape 1.
         block, one_record_per_unit: see :class:`~tacit.training.StepCharges`.
 
     Returns:
-        The best run.  None if the number of runs drawn is 0, which is possible for a Poisson distribution.
+        The best run; None if no run was made, which only a Poisson distribution allows.
 
     Raises:
         BudgetExceeded: if the charge exceeds the remaining budget.  No run was made.
-        PrivacyRefusal: if the plan contradicts the dataset's policy; a session from ``make`` does not follow
-            ``plan``; or the ledger knows the session's records as another dataset, with a separate budget.
+        PrivacyRefusal: if the plan contradicts the dataset's policy, or a session from ``make`` has another
+            plan.  Also if the ledger knows the records as another dataset, with a separate budget.
 
     >>> import torch
     >>> from tacit.ledger import Policy, RenyiBudget

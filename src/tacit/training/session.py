@@ -65,54 +65,49 @@ class PrivateSession:
     """Trains ``model`` on ``data`` with differential privacy, one step of ``plan`` at a time.
 
     Args:
-        model: the module to train.  The session refuses a module that mixes records, as batch norm does, and
-            names the layer.
+        model: the module to train.  The session refuses layers that mix records, such as batch norm.
         optimizer: any torch optimizer over the model's trainable parameters.
-        data: the training data, with at most one record per person: arrays, tensors or lists (N, ...),
-            including memory maps; mappings and tuples of these; data frames; a list of records; or a
-            map-style dataset (``docs/how-to/large-data.md``).  Use :class:`~tacit.training.UserRecords` if a
-            person may have several rows, and :class:`~tacit.training.DatedRecords` for a plan by date.
-            Item i of a dataset must depend on record i alone; to check this, the session reads four items up
-            to ten times before the first step.  Floats are cast to the dtype of the parameters, integers to
-            int64.
+        data: the training data, with at most one record per person.  Supported are arrays, tensors, memory
+            maps and lists, (N, ...); tuples and mappings of these; data frames; lists of records; and
+            map-style datasets (``docs/how-to/large-data.md``).  Floats are cast to the dtype of the
+            parameters, integers to int64.  Pass :class:`~tacit.training.UserRecords` if a person may have
+            several rows, and :class:`~tacit.training.DatedRecords` for a plan by date.
+            Item i of a dataset must depend on record i alone.  To check this, the session reads four items
+            several times before the first step.
         plan: how the steps draw records, clip gradients and add noise, and what they cost in privacy.
         loss: a function that returns one loss per record, without a mean: ``loss(model, *parts) -> (n,)``, or
-            ``loss(model, **parts)`` if records are mappings.  Or one of :mod:`tacit.losses`, or a loss module
-            of ``torch.nn``, whose reduction is ignored.  The session calls the loss once per forward pass, as
-            if for one record, and a few more times in the first pass.  The number of calls does not depend on
-            the records drawn, so count steps by :attr:`steps_done`, not by calls.
+            ``loss(model, **parts)`` if records are mappings.  You may pass one of :mod:`tacit.losses`, or a
+            loss module of ``torch.nn``, whose reduction is ignored.  To count steps, use :attr:`steps_done`,
+            because a step may call the loss several times.
         collate: for records of varying length, a function that turns a list of one record into a batch of
             size 1, such as :func:`tacit.collate.pad`.
-        engine: "fast", or "reference" for a loop over records.  The loop is many times slower, but can train
-            models in which Python code reads values of records.  The guarantee of the loop assumes that loss
-            and model store nothing of a record in Python.
-        physical_batch_size: about the largest number of records in memory at once.  It affects only speed and
-            memory.  Larger batches are split into parts of equal size.  A user counts as one record, with all
-            rows that a step reads.  If CUDA runs out of memory, the session repeats the step with half the
-            size, and warns once.  The warning may depend on the number of records drawn, so treat it as
-            confidential, like step times.
-            With ``"auto"``, the first step tries sizes on records of zeros, so that the size depends on
-            public facts alone.  The size found is at most the expected batch size plus a margin, and leaves a
-            sixteenth of the memory free.  On a CPU, ``"auto"`` is 512.
-        augmentation: a function that makes ``plan.views`` views of the first tensor of each record.
-        ema_decay: the decay of an exponential moving average of the weights, which :attr:`current_model` has;
-            None for no average.
-        workers: the number of processes that prefetch batches, for datasets that decode files.  With 0, the
-            session reads each batch when its step begins.
-        memory: how much memory the fast engine may use for speed: :data:`tacit.clipping.FAST`, or
-            :data:`tacit.clipping.LEAN` for about the memory of a non-private step.
-        audit: an :class:`AuditSlots`, to train on artificial records (canaries) too; :meth:`slot_evidence`
-            then returns the data for an audit.  None for no audit.
-        charges: the :class:`StepCharges` that charge this run to the ledger of the dataset; None without a
-            ledger.  If the plan has a preparation (an earlier release), call ``charges.start()`` before you
-            make it.  With several ranks, only the first rank charges.
-        ranks: the processes that train this model together, as :class:`tacit.training.ProcessRanks`.  All
-            must have the same model, plan and, unless ``own_records`` is set, records.  All get the weights
-            and the key of the noise from rank 0.  ``torch.distributed.fsdp.fully_shard`` may have sharded the
-            model.  Pass :class:`tacit.training.Alone` if this process trains alone although a launcher
-            started others.
-        generator: the source of random numbers, for tests only (:mod:`tacit.testing`).  Default: a generator
-            with a fresh secret key from the system.
+        engine: "fast", or "reference", a slow loop over records.  The loop supports models in which Python
+            code reads values of records.  Its guarantee holds only if model and loss store nothing about a
+            record in Python objects.
+        physical_batch_size: about the largest number of records in memory at once; it affects only speed and
+            memory.  A user of ``UserRecords`` counts as one record.
+            If CUDA runs out of memory, the session repeats the step with half the size, and warns once.  Keep
+            this warning confidential, like step times: it may depend on the number of records drawn.
+            With ``"auto"``, the first step tries sizes on dummy records, so the size depends only on public
+            facts.  On a CPU, it is 512.
+        augmentation: an :class:`Augmentation`, which makes ``plan.views`` views of each record's first
+            tensor.
+        ema_decay: the decay of an exponential moving average of the weights, such as 0.99, for
+            :attr:`current_model`; None for no average.
+        workers: the number of processes that prefetch batches, for datasets that decode files.  0 for none.
+        memory: :data:`tacit.clipping.FAST` for speed, or :data:`tacit.clipping.LEAN` for about the memory of
+            a non-private step.
+        audit: an :class:`AuditSlots`, to train on artificial records (canaries) too, for an audit with
+            :meth:`slot_evidence`; None for no audit.
+        charges: the :class:`StepCharges` that charge this run to a ledger; None without a ledger.  If the
+            plan has a ``preparation`` (a release before training, such as DP-PCA), call ``charges.start()``
+            before it.
+        ranks: the processes that train together, as :class:`ProcessRanks`.  All need the same model and plan
+            and, unless ``own_records`` is set, the same records.  Rank 0 sends them its weights and the key
+            of the noise.  The model may be sharded by ``fully_shard``.  If a launcher started several
+            processes but this one trains alone, pass :class:`Alone`.
+        generator: the source of random numbers, for tests only (:mod:`tacit.testing`).  Default: a fresh
+            secret key.
 
     >>> import torch.nn.functional as F
     >>> x, y = torch.randn(100, 4), torch.randint(0, 2, (100,))
@@ -182,12 +177,12 @@ class PrivateSession:
 
     @property
     def steps_there(self) -> int:
-        """The number of steps that can be taken: all of the plan or, for dated records, those with data."""
+        """The number of steps that have data: ``plan.steps``, or fewer on :class:`DatedRecords`."""
         return self._run.steps
 
     @property
     def epsilon(self) -> float:
-        """The epsilon spent so far, including the plan's preparation, at the plan's delta."""
+        """The epsilon spent so far, at the plan's delta, including releases before training."""
         return self.plan.epsilon_after([self._run.done])[0]
 
     @property
@@ -197,31 +192,31 @@ class PrivateSession:
 
     @property
     def thresholds(self) -> tuple[float, ...]:
-        """The clipping threshold of each of the G groups of parameters in the next step, (G,).
+        """The clipping norm in the next step for each group of parameters, (G,).
 
-        Adaptive clipping changes the thresholds in each step.
+        Flat clipping has one group.
         """
         return tuple(self._run.thresholds)
 
     @property
     def private(self) -> bool:
-        """Whether the noise is secret; False for a generator from :mod:`tacit.testing`."""
+        """True if the noise is secret; False with a generator of :mod:`tacit.testing`."""
         return self._run.generator.secure
 
     @property
     def randomness(self) -> str:
-        """The source of the random numbers, as the privacy statement names it."""
+        """The name of the random number generator, for the privacy statement."""
         name = self._run.generator.name
         return f"{name}; noise by ChaCha20 under a key drawn from it" if self._run.noise_on_device else name
 
     @property
     def current_model(self) -> nn.Module:
-        """The model to evaluate and release.  With ``ema_decay``, a copy with the averaged weights."""
+        """The model to evaluate and publish; with ``ema_decay``, a copy with the averaged weights."""
         return self.model if self._run.averaged is None else self._run.averaged.applied_to(self.model)
 
     @property
     def charges(self) -> StepCharges | None:
-        """The :class:`StepCharges` of the run; None without a ledger, and on all ranks but the first."""
+        """The :class:`StepCharges` that you passed; None without a ledger, and on ranks other than 0."""
         return self._run.payment.charges
 
     @property
@@ -230,7 +225,7 @@ class PrivateSession:
         return self._run.ranks
 
     def content(self) -> Iterator[bytes | memoryview] | None:
-        """Return the bytes by which a ledger recognises the records; None if they would need decoding."""
+        """Return the records as bytes, by which a ledger recognises them; None for a map-style dataset."""
         return self._run.records.content()
 
     @property
@@ -240,44 +235,45 @@ class PrivateSession:
 
     @property
     def stopped(self) -> str | None:
-        """The reason why the ledger ended the run early; None if the ledger did not end it.
+        """The reason why the ledger ended the run early; None if it did not.
 
-        The reason is public: a ledger's balance depends on requests, not on records.
+        It is public, because the remaining budget depends on charges, not on records.
         """
         return None if self.refusal is None else str(self.refusal)
 
     @property
     def falling(self) -> Falling:
-        """The result of the check whether the loss falls, by the noisy losses of the first steps."""
+        """A check whether the noisy loss falls in the first third of the steps, with its result."""
         return self._run.falling
 
     @property
     def refusal(self) -> BudgetExceeded | None:
-        """The error with which the ledger ended the run, with the epsilons; None if it did not end it."""
+        """The ledger's error that ended the run early; None if there was none."""
         return self._run.payment.refusal
 
     def batches(self, *, progress: bool | None = False) -> Iterator[StepTicket]:
-        """Iterate over the remaining steps: all of the plan or, for dated records, those with complete data.
+        """Iterate over the remaining steps; pass each to :meth:`step`.
 
-        The iterator has a length, for progress bars.  With ``charges``, it ends early if the ledger refuses
-        the next chunk (the steps charged together); :attr:`stopped` then gives the reason.
+        On :class:`DatedRecords`, the iterator ends after the last step with complete data.  With ``charges``,
+        it ends if the ledger has too little budget for the next chunk (steps charged together);
+        :attr:`stopped` then gives the reason.
 
         Args:
-            progress: whether to show a progress bar; None shows it in a notebook or a terminal only.
+            progress: whether to show a progress bar; None shows it in a notebook or terminal only.
 
         Raises:
-            BudgetExceeded: the ledger refuses the first chunk of steps.
+            BudgetExceeded: if the budget does not cover the first chunk.
         """
         stop = self.steps_there
         return _Tickets(self._tickets(stop, "private training", progress), stop - self._run.done)
 
     def epoch(self, *, progress: bool | None = None) -> Iterator[StepTicket]:
-        """Iterate over the steps of about one pass over the records, or over fewer if the plan ends before.
+        """Iterate over the steps of about one pass over the records; fewer at the end of the plan.
 
         The iterator has a length, for bars such as ``tqdm(session.epoch(progress=False))``.
 
         Args:
-            progress: whether to show a progress bar; None shows it in a notebook or a terminal only.
+            progress: whether to show a progress bar; None shows it in a notebook or terminal only.
         """
         each = self.plan.steps_per_epoch
         title = f"epoch {self._run.done // each + 1} of {-(-self.plan.steps // each)}"
@@ -308,15 +304,15 @@ class PrivateSession:
             step: a step from :meth:`batches` or :meth:`epoch`.
 
         Raises:
-            BudgetExceeded: all steps of the plan are taken, or the ledger refuses the step.
-            Diverged: weights are NaN or infinite after the step.
-            UnsupportedModel: the model, loss, augmentation or dataset mixes records.
-            PrivacyRefusal: the step was taken before; other code left gradients on the parameters; the step
-                would reuse noise with a different sum; or this rank's model or optimizer differs from that of
-                rank 0.
-            ProcessLost: another rank failed or ended.
-            TacitError: the GPU failed; the step released nothing.
-            InvalidInput: CUDA is out of memory even with one record at a time.
+            BudgetExceeded: if all steps of the plan are taken, or the ledger has too little budget left.
+            Diverged: if weights are NaN or infinite after the step.
+            UnsupportedModel: if the model, loss, augmentation or dataset mixes records.
+            PrivacyRefusal: if the step was taken before, other code left gradients on the parameters, or this
+                rank's model or optimizer differs from rank 0's.  Also if the step would add the noise of an
+                earlier release to a different sum.
+            ProcessLost: if another rank failed or ended.
+            TacitError: if the GPU failed.  The step released nothing.
+            InvalidInput: if CUDA has too little memory for a single record.
         """
         self._run.check_whole()
         if self._run.done >= self.plan.steps:
@@ -359,11 +355,11 @@ class PrivateSession:
     def slot_evidence(self) -> SlotEvidence:
         """Return the data for an audit with canaries, the artificial records of ``audit``.
 
-        For each canary, they contain what every released sum has in the canary's slot (a parameter that no
-        other record changes), and whether a secret coin flip included the canary in training.
+        Each canary has a slot: a parameter that no other record changes.  The data contain what each step
+        released for this slot, and whether the canary was included.
 
         Raises:
-            InvalidInput: the session has no ``audit``, or steps of the plan are left.
+            InvalidInput: if the session has no ``audit``, or steps of the plan are left.
         """
         if self._run.slots is None:
             raise InvalidInput(
@@ -373,37 +369,41 @@ class PrivateSession:
         return self._run.slots.evidence(self._run.done)
 
     def save(self, path: Path | str, *, extra: dict[str, Any] | None = None) -> None:
-        """Write the resume state: weights, optimizer, position and the *secret key of the noise*.
+        """Write the resume state: weights, optimizer, steps done and the *secret key of the noise*.
 
-        Keep the file secret, because anyone who has it can subtract the noise.  An existing file is replaced
-        atomically.  ``extra`` is a dictionary of plain values, which :meth:`load` returns.  All ranks must
-        call this method, and must share a file system.  If the model is sharded, each rank writes its part to
-        a folder next to the file; move file and folder together.
+        Keep the file secret, because anyone who has it can subtract the noise.
+
+        All ranks must call this method, and must share a file system.  If the model is sharded, each rank
+        writes its part to a folder next to the file; move both together.
+
+        Args:
+            path: the file, which is replaced atomically.
+            extra: a dictionary of plain values, which :meth:`load` returns.
 
         Raises:
-            PrivacyRefusal: the last step was interrupted while it changed the weights, or this rank's model
-                or optimizer differs from that of rank 0.
+            PrivacyRefusal: if the last step was interrupted while it changed the weights, or this rank's
+                model or optimizer differs from rank 0's.
         """
         self._run.save(Path(path), extra or {})
 
     def load(self, path: Path | str) -> dict[str, Any]:
-        """Resume exactly where :meth:`save` stopped, and return the ``extra`` that was saved.
+        """Resume from a file that :meth:`save` wrote, and return its ``extra``.
 
-        Steps that were taken after the save run again, with the same noise.  If all else is unchanged too,
-        they release nothing new.  The session therefore refuses another plan, dataset, model, optimizer,
-        augmentation, collate function or loss.  It compares the code of a loss and the values that this code
-        reads (:mod:`tacit.training.resume`).
+        Steps that were taken after the save run again, with the same noise.  If nothing else has changed,
+        they repeat the same releases.  So the session refuses another plan, dataset, model, optimizer,
+        augmentation, collate function or loss.  It compares the code of the loss, and the values that this
+        code reads (:mod:`tacit.training.resume`).
 
-        The session does not compare the learning-rate schedule, the mode of the model, values that a loss
-        reads from files, the environment or clocks, or the contents of compiled extensions and library
-        objects.  Of large tensors, it compares a sample.  If such a difference changes what a repeated step
-        releases, the session detects this if the same process took the step before
-        (:mod:`tacit.training.released`), but not if another process did.
+        Not compared are the learning-rate schedule; the model's mode (train or eval); what a loss reads from
+        files, the environment or clocks; and the contents of compiled extensions and library objects.  Of a
+        large tensor, only a sample is compared.  Keep all of these unchanged for the repeated steps.  If a
+        change alters what such a step releases, the session detects it only if the same process took the step
+        before (:mod:`tacit.training.released`).
 
         Raises:
-            PrivacyRefusal: the state belongs to another run; the versions of Python or of a library differ;
-                or the run is charged elsewhere.  The message names the difference.  Resuming would add the
-                same noise to different sums, and anyone could subtract the two to remove the noise.
-            ProcessLost: another rank failed.  All ranks must be able to read the file.
+            PrivacyRefusal: if the state belongs to another run, the versions of Python or of a library
+                differ, or the run has other charges; the message names the difference.  Resuming would add
+                the same noise to different sums, and anyone could subtract the two to remove the noise.
+            ProcessLost: if another rank failed.  All ranks must be able to read the file.
         """
         return self._run.ranks.each(lambda: self._run.load(Path(path)))

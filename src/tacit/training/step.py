@@ -218,9 +218,9 @@ def spare(weights: list[Tensor], optimizer: torch.optim.Optimizer) -> list[Tenso
 
 @dataclass(frozen=True)
 class StepTicket:
-    """A ticket for the next step: the number of the step, but no data.
+    """The number of the next step, which :meth:`PrivateSession.step` takes.
 
-    The ticket has no batch, because even the size of a batch may be secret.
+    It does not contain the batch, because even the size of a batch may be secret.
 
     >>> StepTicket(step=3).step
     3

@@ -169,38 +169,36 @@ class SharedRows:
 
 @final
 class UserRecords:
-    """Rows grouped by user: a record, and so the unit of privacy, is a user with all of their rows.
+    """Rows grouped by user, so that the guarantee protects each user with all of their rows.
 
-    By default, a step samples users.  For each sampled user, it averages the gradients of ``rows_per_user``
-    rows, and clips this mean.  If a user has more rows, the step samples that many; if a user has fewer, it
-    repeats some, so that each user has the same weight.  The plan's ``records`` and ``batch_size`` then count
-    users.
+    By default, a step samples users.  It averages the gradients of ``rows_per_user`` random rows of each
+    sampled user, and clips this mean.  If a user has fewer rows, some are repeated.  The plan's ``records``
+    and ``batch_size`` count users.
 
-    If you also set ``rows_per_user`` in the plan, a step samples rows instead, and clips the gradient of each
-    row.  The run uses at most ``rows_per_user`` rows of each user, and the plan accounts for all of them.
-    The plan's ``records`` and ``batch_size`` then count rows.
+    If you also set ``rows_per_user`` in the plan, a step samples rows instead, and clips each row's gradient.
+    The run uses at most ``rows_per_user`` rows of each user, and the plan accounts for all of them.  Its
+    ``records`` and ``batch_size`` then count rows.
 
-    If a row may have several users, such as a message between two people, you must set ``rows_per_user`` in
-    the plan too.  The run drops a row if one of the row's users would otherwise have more than
-    ``rows_per_user`` rows.  Which rows it drops depends on the rows of other users, so the guarantee hides
-    the content of a user's rows, but not which users each row has.  The plan's adjacency must be "zero-out"
-    or "replace-one".
+    A row may have several users, such as a message between two people.  Then set ``rows_per_user`` in the
+    plan too, with adjacency "zero-out" or "replace-one".  The run drops a row if one of its users would
+    otherwise have more than ``rows_per_user`` rows.  This depends on other users' rows, so the guarantee
+    hides what a user's rows contain, but not which users each row has.
 
     Args:
         data: the M rows, in any form that :class:`~tacit.training.PrivateSession` supports.
-        owners: the user of each row: M numbers or strings, such as a column of patient numbers.  If a row may
-            have several users: M lists or sets of users.
-        rows_per_user: K, the number of rows of each user that a step uses.  If you also set it in the plan,
-            it is the largest number of rows of a user in the whole run.  With a larger K, steps are slower
-            and a user's mean gradient is more precise.
+        owners: the user of each row, (M,): numbers or strings, such as patient numbers.  If a row may have
+            several users: M lists or sets of users.
+        rows_per_user: K, the number of rows that a step uses of each user; if the plan sets it too, the most
+            rows that the run uses.  With a larger K, a user's mean gradient is more precise, but steps are
+            slower.
 
     Raises:
-        InvalidInput: if a row has no owner, the owners are of several types, one user has all rows, or no
-            user has as many as ``rows_per_user`` rows.
+        InvalidInput: if a row has no owner, the owners are of several types, one user has all rows, or every
+            user has fewer than ``rows_per_user`` rows.
 
     >>> rows = (torch.randn(6, 3), torch.tensor([0, 1, 1, 0, 1, 0]))
     >>> data = UserRecords(rows, ["ann", "bob", "ann", "cyd", "ann", "bob"], rows_per_user=2)
-    >>> len(data), data.most_rows
+    >>> len(data), data.most_rows  # three users; ann has three rows
     (3, 3)
     >>> messages = UserRecords(rows, [("ann", "bob"), ("ann", "cyd"), ("bob", "cyd")] * 2, rows_per_user=2)
     >>> messages.shared, messages.rows, messages.dropped
@@ -235,7 +233,7 @@ class UserRecords:
 
     @property
     def most_rows(self) -> int:
-        """The number of rows of the user with the most rows.  It has no noise, so do not publish it."""
+        """The largest number of rows of one user.  This number has no noise: do not publish it."""
         return int(self._counts.max())
 
     @property
@@ -245,7 +243,7 @@ class UserRecords:
 
     @property
     def hashes(self) -> NDArray[np.uint64]:
-        """A 64-bit hash of each user's name, (N,), made without a secret key.
+        """The 64-bit hashes of the N users' names, (N,), made without a secret key.
 
         Raises:
             PrivacyRefusal: if a row may have several users.
@@ -259,10 +257,10 @@ class UserRecords:
         return self._shared is not None
 
     def chosen(self, users: Indices, seed: int) -> Indices:
-        """Choose K rows of each of the ``users`` (n,) at random; return the positions of the rows, (n K,).
+        """Choose K random rows of each of the n ``users``, and return their positions, (n*K,).
 
-        The same ``seed`` chooses the same rows.  The rows of one user are consecutive, and drawn without
-        replacement.  If a user has fewer than K rows, each row is chosen before any is repeated.
+        The same ``seed`` chooses the same rows.  If a user has fewer than K rows, all are chosen before any
+        is repeated.
 
         Raises:
             PrivacyRefusal: if a row may have several users.
@@ -279,7 +277,7 @@ class UserRecords:
         return shuffled[places.ravel()]
 
     def capped(self) -> Indices:
-        """Return the rows that are kept, at most ``rows_per_user`` per user, in their original order."""
+        """Return the positions of the rows to use, ascending: at most ``rows_per_user`` of each user."""
         return self._capped
 
     @cached_property
@@ -292,13 +290,13 @@ class UserRecords:
         return np.sort(self.chosen(users, 0).reshape(-1, self.rows_per_user)[first])
 
     def split(self, parts: NDArray[np.int64]) -> tuple[UserRecords, NDArray[np.uint64], NDArray[np.int64]]:
-        """Split each user into several new ones, one for each part that has rows of the user.
+        """Split users by part: one user's rows in one part, such as a step, become a new user.
 
         Args:
-            parts: the number of the part, such as a step, of each row, (M,).
+            parts: the part of each row, such as the number of its step, (M,).
 
         Returns:
-            The records with the new users.  For each new user, the hash of the old user's name, and the part.
+            The records of the new users; for each new user, the hash of the old user's name; and the part.
 
         Raises:
             PrivacyRefusal: if a row may have several users.
@@ -318,18 +316,18 @@ class UserRecords:
 
     @property
     def dropped(self) -> int:
-        """The number of rows that the limit of ``rows_per_user`` drops.
+        """The number of rows that the run does not use, because of ``rows_per_user``.
 
-        It has no noise, so do not publish it.
+        This number has no noise: do not publish it.
         """
         return self.rows - len(self._capped)
 
     def digest(self, key: bytes) -> str:
-        """Return a hash of the users of all rows, made with the secret ``key``."""
+        """Return a hash of the users of all rows under the secret ``key``, to detect changes on resume."""
         return hashlib.blake2b(self._digest, key=key, digest_size=16).hexdigest()
 
     def check_promise(self, plan: Plan) -> None:
-        """Refuse a plan that has no proven guarantee for rows with several users.
+        """Refuse a plan whose guarantee would not hold for rows with several users.
 
         Raises:
             PrivacyRefusal: if rows may have several users, and the plan samples users or its adjacency is
@@ -480,23 +478,22 @@ _MISSING = ("", "NaT", "nan", "None", "<NA>")
 
 @final
 class DatedRecords:
-    """Records with dates, for a plan with :class:`tacit.sampling.ByDate`.
+    """Records with dates, for a plan that samples by date (:class:`tacit.sampling.ByDate`).
 
-    Each step uses the records of ``days`` days; the first step begins on ``first``.  A session takes the
-    steps that end before ``until``.  When later data arrive, make a new session, and resume from the saved
+    One step uses the records of ``days`` days; the first step begins on the day ``first``.  A session takes
+    the steps that end before ``until``.  When later data arrive, make a new session, and load the saved
     state.
 
     Args:
         data: the M rows, in any form that :class:`~tacit.training.PrivateSession` supports.  If a person may
-            have two rows in the whole stream, pass :class:`~tacit.training.UserRecords` instead; a step then
-            uses one row of each person who has rows in it.
-        dates: the date of each of the M rows: strings such as "2026-03-01", Python dates, or ``datetime64``.
+            have two rows in the whole stream, pass :class:`~tacit.training.UserRecords`; a step then uses
+            ``rows_per_user`` rows of each person who has rows in it.
+        dates: the date of each row, (M,): strings such as "2026-03-01", Python dates, or ``datetime64``.
         first: the first day of the stream.
-        until: the first day for which the data are not complete.  Default: today.  It is never read from the
-            data.
+        until: the day after the last day with complete data.  Default: today, whatever the data contain.
         days: the number of days per step.
-        too_often: what to do if a person would take part in more steps, or in steps closer together, than the
-            plan allows: "refuse" the data, or "skip" the rows that break this limit.
+        too_often: what to do if a person takes part in more steps, or in steps closer together, than the plan
+            allows: "refuse" the data, or "skip" the excess rows.
 
     Raises:
         InvalidInput: if a date is missing or unreadable, or ``until`` is before ``first``.
@@ -504,7 +501,7 @@ class DatedRecords:
     >>> data = DatedRecords(
     ...     (np.zeros((3, 2)), np.zeros(3)), ["2026-03-01", "2026-03-04", "2026-03-09"],
     ...     first="2026-03-01", until="2026-03-09", days=2)
-    >>> data.steps  # the days from the 1st to the 8th
+    >>> data.steps  # of two days each, from the 1st to the 8th
     4
     """
 
@@ -530,19 +527,19 @@ class DatedRecords:
 
     @property
     def steps(self) -> int:
-        """The number of steps for which the data are complete."""
+        """The number of steps that end before ``until``."""
         return int((self.until - self.first).astype(np.int64)) // self.days
 
     @property
     def left_out(self) -> int:
         """The number of rows dated before the first step or after the last.
 
-        It has no noise, so do not publish it.
+        This number has no noise: do not publish it.
         """
         return int(((self.step_of < 0) | (self.step_of >= self.steps)).sum())
 
     def digest(self, key: bytes) -> str:
-        """Return a hash of all dates, made with the secret ``key``."""
+        """Return a hash of all dates under the secret ``key``, to detect changes on resume."""
         return hashlib.blake2b(self._dates.tobytes(), key=key, digest_size=16).hexdigest()
 
 
