@@ -514,7 +514,7 @@ class Ledger:
     def recover(self, name: str) -> list[Charge]:
         """End the reserved charges whose lease is over. Their cost stays spent.
 
-        The time is that of the database engine.
+        The clock is that of the database engine.
 
         Returns:
             The charges that were ended, now ``FORFEITED``.

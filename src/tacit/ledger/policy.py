@@ -123,7 +123,8 @@ class Budget(ABC):
             event: the description of the mechanism, such as ``Laplace(4.0)``.
             adjacency: how neighbouring data sets differ, such as by one added record
                 (``Adjacency.ADD_REMOVE``).
-            delta: for an :class:`ApproximateBudget` only: the delta to charge, at which epsilon is computed.
+            delta: for an :class:`ApproximateBudget` only: the delta to charge. Epsilon is computed at this
+                delta.
 
         Raises:
             UnsupportedEvent: if the event has no proven cost in this kind of budget.
@@ -263,8 +264,9 @@ class ApproximateBudget(Budget):
     """An (epsilon, delta) budget: the epsilons of all releases add up, and so do their deltas.
 
     The epsilon of Gaussian noise and of training depends on the delta you choose. Pass this ``delta`` to
-    :meth:`price`, which then computes the epsilon of the whole event at it. The sums are basic composition
-    (Dwork & Lei 2009), which also holds for mechanisms that overlap in time (Haney et al. 2023, 2309.05901).
+    :meth:`price`, which then computes the epsilon of the whole event at this delta. The sums are basic
+    composition (Dwork & Lei 2009), which also holds for mechanisms that overlap in time (Haney et al. 2023,
+    2309.05901).
 
     >>> from tacit.events import ApproximateDP
     >>> budget = ApproximateBudget(1.0, 1e-6)
@@ -593,7 +595,7 @@ class Policy:
         public_records: the number of records, if it is public; ``replace-one`` needs it.
         columns: the public facts about each column, by name.
         dialect: the format of the data set's CSV files.
-        blocks: the names of the blocks, which are parts of the data set without common persons. Charges to
+        blocks: the names of the blocks, which are parts of the data set that share no person. Charges to
             different blocks do not add up (under ``replace-one``, those to two blocks do).
         parent: the name of the data set that this one is derived from. Every charge to this data set is also
             charged to the parent.

@@ -286,7 +286,7 @@ class DatasetStatus:
 
     Attributes:
         spent: the total cost so far, as integers; see :attr:`Budget.slots`. If the data set has blocks (parts
-            without common persons), it is that of the block nearest to the cap.
+            that share no person), it is that of the block nearest to the cap.
         spent_epsilon, spent_delta: the same total as epsilon and delta. What is guaranteed is the cap, not
             this.
         cap_epsilon, cap_delta: the cap, the limit on all releases together.

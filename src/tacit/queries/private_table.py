@@ -396,8 +396,8 @@ class Answer:
         epsilon, delta: the cost of this answer alone.
         remaining: the largest epsilon that the next release may cost.
         repeated: whether the query was asked before. The answer then comes from the ledger, at no cost.
-        threshold: the smallest noisy number of units in a group that is shown. None if the policy declares
-            the groups.
+        threshold: the noisy number of units that a group needs to be shown. None if the policy declares the
+            groups.
         unit: the policy's word for the unit of privacy, such as ``patient``.
         log_rank: chi-squared and p-value of a log-rank test, which compares the survival curves of two
             groups. It accounts for the noise. None if there is no test.
@@ -750,8 +750,8 @@ class PrivateTable:
             :class:`~tacit.queries.engines.Engine`.
         ledger: the ledger with the budget.
         dataset: the data set's name in the ledger.
-        block: the name of the block in ``data``, if the policy divides the data set into blocks (parts
-            without common persons).
+        block: the name of the block in ``data``, if the policy divides the data set into blocks (parts that
+            share no person).
         noise: the library that samples the noise, ``own`` (Tacit) or ``opendp``.
 
     First, the data owner must register the table with :func:`~tacit.queries.register_table`. Any other table
