@@ -132,15 +132,16 @@ _IN_NUMBERS = "0123456789+-eE"
 class Dialect:
     """The format of a CSV file, which you declare without looking at the data.
 
-    In a run file or a policy file, this is the section ``[table]``. Spaces around a cell are always stripped,
-    and empty lines are skipped. If the file's name ends in ``.gz``, it is decompressed.
+    In a run or policy file, this is the section ``[table]``. Spaces around a cell and empty lines are always
+    ignored. A ``.gz`` file is decompressed.
 
     Args:
         separator: the character between cells; by default a comma, or a tab in a ``.tsv`` file.
-        decimal: the decimal point of numbers.
+        decimal: the decimal point of numbers; by default ``.``.
         thousands: the thousands separator of numbers; none by default.
-        encoding: the encoding of the text. A byte order mark is skipped.
-        quote: the character around cells that contain a separator. It is doubled inside such a cell.
+        encoding: the encoding of the text; by default UTF-8. A byte order mark is skipped.
+        quote: the character around a cell that contains a separator; by default ``"``. Inside such a cell,
+            write the character twice.
         missing_values: words that mark a missing value in any column, such as ``n/a`` and ``-999``.
 
     >>> Dialect(separator=";", decimal=",").to_data()
@@ -177,7 +178,7 @@ class Dialect:
         return self.separator or _SEPARATORS.get(Path(path.name.lower().removesuffix(".gz")).suffix, ",")
 
     def to_data(self) -> dict[str, Any]:
-        """Return the settings as a dict, without those left at their defaults."""
+        """Return the settings that differ from their defaults, as a dict."""
         data = {item.name: getattr(self, item.name) for item in fields(self)}
         data["missing_values"] = list(self.missing_values)
         return {
@@ -279,29 +280,27 @@ _TYPES: dict[str, type] = {"category": str, "integer": int, "boolean": bool}
 class Column:
     """Public facts about one column of a table, which you declare without looking at the data.
 
-    In a run file or a policy file, this is the section ``[columns.NAME]``.
+    In a run or policy file, this is the section ``[columns.NAME]``.
 
     Args:
-        kind: ``number``, ``integer``, ``category``, ``boolean``, ``date``, ``datetime``, or ``text`` for
-            names and identifiers, which are never a feature.
-        lower, upper: the bounds of a number or date, both or none; values outside are clipped to them.
-            Training needs them.
-        bins: for a number, the number of bins of equal width, or a list of the inner edges in increasing
-            order. Choose them without the data. Each bin becomes an additional feature, so that a linear
-            model can fit a curve. A bin includes its lower edge.
-        step: queries round each value to a multiple of this step, so that sums are exact; by default 1 for
-            integers, else about a 2^20th of the range.
-        values: the values of a category. Queries can group by them; a value without rows is a group too.
-        buckets: the number of hash buckets, for a category with too many values to list, such as towns. All
-            values in the same bucket count as one value.
-        missing: how training and prediction treat a missing cell: ``refuse``, ``indicator`` for an additional
-            feature, or a public value to fill in.
-        missing_values: further words or numbers that mark a missing cell in this column, such as ``n/a``,
-            ``-`` and ``-999``.
-        decimal, thousands: the decimal point and thousands separator, if they differ from the file's.
-        unit: a string to strip from the start or the end of a number, such as ``kg``.
-        below: the mark before a number that lies below a detection limit, such as ``<``; "<5" then counts as
-            5.
+        kind: ``number``, ``integer``, ``category``, ``boolean``, ``date``, ``datetime`` or ``text``. Use
+            ``text`` for names and identifiers; it is never a feature.
+        lower, upper: the bounds of a number or date; values outside are clipped to them. Declare both or
+            neither. Training needs them.
+        bins: for a number, how many bins of equal width, or the edges between bins, such as ``[20, 40]``.
+            Each bin becomes an extra feature. A value on an edge is in the upper bin.
+        step: queries round each value to a multiple of this step; by default 1 for integers, else one to two
+            millionths of ``upper - lower``.
+        values: all values of a category. Queries can group by them, and then show even a value without rows.
+        buckets: the number of hash buckets, for a category with too many values to list, such as towns.
+        missing: how training and prediction treat a missing cell. ``refuse`` (the default) raises an error,
+            ``indicator`` adds a feature that marks it, and any other value replaces it.
+        missing_values: more words or numbers that mean "missing" in this column, such as ``n/a`` and
+            ``-999``.
+        decimal, thousands: the decimal point and thousands separator of this column, if not those of the
+            file.
+        unit: a string before or after each number, such as ``kg``, which is removed.
+        below: the mark before a number below a detection limit, such as ``<``; "<5" then counts as 5.
         true, false: the words of a boolean; by default true, t, yes, y, 1, 1.0 and false, f, no, n, 0, 0.0.
         format: the format of a date, as for ``strptime``; ISO by default.
         parts: the parts of a date that become features: ``weekday``, ``month`` or, for a datetime, ``hour``.
@@ -311,8 +310,8 @@ class Column:
         InvalidInput: if the facts do not fit the kind or contradict each other.
         PrivacyRefusal: if bounds or values would come from the data.
 
-    >>> Column(kind="number", lower=0, upper=100).grid_step
-    0.0001220703125
+    >>> Column(kind="number", lower=0, upper=100, bins=4).edges
+    (25.0, 50.0, 75.0)
     """
 
     kind: str
@@ -344,17 +343,17 @@ class Column:
 
     @property
     def low(self) -> float | None:
-        """``lower`` as a number: a date in days, a datetime in seconds since 1970-01-01."""
+        """The lower bound as a number. A date becomes days since 1970-01-01, a datetime seconds."""
         return None if self.lower is None else self.number_of(self.lower)
 
     @property
     def high(self) -> float | None:
-        """``upper`` as a number: a date in days, a datetime in seconds since 1970-01-01."""
+        """The upper bound as a number. A date becomes days since 1970-01-01, a datetime seconds."""
         return None if self.upper is None else self.number_of(self.upper)
 
     @property
     def edges(self) -> tuple[float, ...]:
-        """The inner edges of the bins, in increasing order; empty if there are no bins."""
+        """The edges between the bins, in increasing order; empty if there are no bins."""
         if not isinstance(self.bins, int):
             return tuple(self.bins or ())
         low, high = self.low, self.high
@@ -364,7 +363,7 @@ class Column:
 
     @property
     def listed(self) -> tuple[str, ...]:
-        """The declared values as strings, or names for the buckets; each has its own feature or class."""
+        """The declared values as strings; for hash buckets, names such as ``bucket 0``."""
         if self.buckets is not None:
             return tuple(f"bucket {number}" for number in range(self.buckets))
         return tuple(map(str, self.values or ()))
@@ -385,9 +384,10 @@ class Column:
 
     @property
     def grid_step(self) -> float:
-        """The step to whose multiples queries round values.
+        """The step of queries, which round each value to a multiple of it.
 
-        This is ``step`` if you declared it, else 1 for integers, else a power of two near range / 2^20.
+        This is ``step`` if you declared it, else 1 for integers, else a power of two that is one to two
+        millionths of ``upper - lower``.
 
         Raises:
             InvalidInput: if the column has neither bounds nor a step.
@@ -401,9 +401,10 @@ class Column:
         return 2.0 ** (math.ceil(math.log2(self.high - self.low)) - 20)
 
     def with_bins(self, bins: int) -> Column:
-        """Return a copy with bins if the column is a number without bins, else the column itself.
+        """Return a copy with this number of bins.
 
-        An integer column with few possible values gets one bin for each value.
+        An integer column with few possible values gets one bin for each value. A column that is not a number,
+        has no bounds, or has values or bins already is returned unchanged.
 
         >>> Column(kind="number", lower=0, upper=1).with_bins(10).bins
         10
@@ -419,7 +420,7 @@ class Column:
         return replace(self, bins=between) if len(between) > 1 else self  # two values need no bins
 
     def to_data(self) -> dict[str, Any]:
-        """Return the facts as a dict, without those left at their defaults; :meth:`from_data` reads it back.
+        """Return the facts that differ from their defaults, as a dict for :meth:`from_data`.
 
         >>> Column(kind="date", lower="2015-01-01", upper="2025-12-31").to_data()
         {'kind': 'date', 'lower': '2015-01-01', 'upper': '2025-12-31'}

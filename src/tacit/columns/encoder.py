@@ -275,25 +275,25 @@ class Encoder:
 
     * A number, a date or a datetime is one feature, clipped to its bounds and scaled to [-1, 1].
     * A boolean is -1 or 1.
-    * A category, or an integer with values but no bounds, is one-hot encoded. One more feature stands for all
-      undeclared values.
-    * If you declare ``parts`` of a date, each weekday, month or hour is one feature.
+    * A category is one-hot encoded, and so is an integer with values but no bounds. One more feature stands
+      for all undeclared values.
+    * Each bin of a number is one more feature. So is each weekday, month or hour that ``parts`` of a date
+      declares.
     * ``missing = "indicator"`` adds a feature that is 1 if the cell is missing. The other features of the
       column are then 0.
     * Columns of kind text are left out.
 
     Args:
-        columns: the declarations of the columns, by name. The features are in the same order.
-        target: what to predict: the name of a column; a list of columns, either all booleans (labels) or all
-            numbers; for survival, a list of two, a time (a number with declared bins) and an event (a
-            boolean); or None.
+        columns: the declaration of each column, by name. The features are in the same order.
+        target: what to predict: the name of a column, or a list of booleans (labels), or a list of numbers.
+            For survival, a list of a time (a number with bins) and an event (a boolean). None for no target.
         dialect: the format of CSV files.
-        text: an additional text column; its tokens are the first features.
+        text: a further column, with text. The tokens of the text are the first features.
 
     **Guarantee**
 
     * A row's encoding depends on that row and on the schema alone.
-    * Error messages give the numbers of rows, and never the content of a cell.
+    * Error messages give row numbers and counts, and never the content of a cell.
 
     Raises:
         InvalidInput, PrivacyRefusal: if a column lacks bounds or values that it needs, or a list of targets
@@ -375,14 +375,14 @@ class Encoder:
 
     @property
     def longest(self) -> float:
-        """An upper bound on the L2 norm of an encoded row to which a 1 (for the bias) is appended."""
+        """An upper bound on the L2 norm of a row's features, with a 1 appended for the bias."""
         # each of these features is at most 1 in size; in one row, at most one per bin and part differs from 0
         columns = [self.columns[name] for name in self._declared]
         return math.sqrt(1 + sum(1 + bool(column.edges) + len(column.parts) for column in columns))
 
     @property
     def classes(self) -> tuple[str, ...]:
-        """The names of the classes; class number 0 comes first. Empty if the target is a number or a list."""
+        """The names of the classes, by class number. Empty if the target is a number, a list or None."""
         return classes_of(self.columns[self.target]) if isinstance(self.target, str) else ()
 
     @property
@@ -393,14 +393,14 @@ class Encoder:
 
     @property
     def target_bounds(self) -> tuple[tuple[float, float], ...]:
-        """The declared bounds of each numeric target; :meth:`targets` scales them to -1 and 1."""
+        """The declared (lower, upper) of each numeric target, which :meth:`targets` scales to -1 and 1."""
         if self.classes or self.labels or self.time_edges:
             return ()
         return tuple(bounds_of(self.columns[name]) for name in self.target_names)
 
     @property
     def time_edges(self) -> tuple[float, ...]:
-        """The edges of the time bins, with both bounds; empty unless the target is a time and an event."""
+        """For survival, the edges of the time bins, from the lower to the upper bound; else empty."""
         if isinstance(self.target, str) or len(self.target_names) != 2:
             return ()
         time, event = (self.columns[name] for name in self.target_names)
@@ -410,14 +410,13 @@ class Encoder:
         return (low, *time.edges, high)
 
     def inputs(self, cells: Mapping[str, Cells], *, source: str = "the table", before: int = 0) -> Floats:
-        """Return the features of some rows as float32 (n, d).
+        """Return the features of some rows: float32 (n, d), for n rows and d features.
 
         Args:
-            cells: the cells of each column, by name: strings as in a file, a typed array or Python objects.
+            cells: for each column name, the cells: strings as in a file, a typed array or Python objects.
                 Undeclared columns are ignored.
-            source: the name of the table, for error messages.
-            before: the number of earlier rows of the table, so that error messages give the right row
-                numbers.
+            source: the name of the table in error messages.
+            before: the number of rows before these; error messages add it to row numbers.
 
         Raises:
             InvalidInput: if a column is absent, or a cell is unreadable, or a cell is missing in a column
@@ -434,11 +433,11 @@ class Encoder:
     ) -> NDArray[np.int64] | Floats:
         """Return the targets of some rows; the arguments are those of :meth:`inputs`.
 
-        * For a category, a boolean or an integer with values: class numbers, int64 (n,).
+        * For a category, a boolean or an integer with values but no bounds: class numbers, int64 (n,).
         * For a number: values scaled to [-1, 1], float32 (n, 1).
-        * For a list of k columns: float32 (n, k); labels are 0 or 1, numbers are scaled to [-1, 1].
-        * For a time and an event: float32 (n, 2). The time is not scaled. A row with a time beyond the last
-          edge counts as censored (without an event) at that edge.
+        * For a list of k columns: float32 (n, k). Labels are 0 or 1; numbers are scaled to [-1, 1].
+        * For survival: float32 (n, 2), the unscaled time and the event (0 or 1). A time beyond the last edge
+          is replaced by that edge, and its event by 0.
 
         Raises:
             InvalidInput: if there is no target, or if a cell is missing, unreadable or not a declared class.
@@ -460,20 +459,19 @@ class Encoder:
         """Divide encoded rows into groups by the values of one column.
 
         The groups depend on the declarations alone. A category has one group for each declared value, and the
-        group "other" for undeclared values. A number has one group for each band between the edges ``bands``.
-        If the column has ``missing = "indicator"``, rows with a missing cell are a group too.
+        group "other" for undeclared values. A number is divided at the ``bands``. With ``missing =
+        "indicator"``, the rows with a missing cell are a group too.
 
         Args:
             inputs: encoded rows (n, d), from :meth:`inputs`.
-            by: the name of the column; it must be an input, not the target.
-            bands: for a number, the edges between the bands, in increasing order and within the column's
-                bounds.
+            by: the name of the column, not the target.
+            bands: for a number, where to divide it, in increasing order; ``[30, 60]`` makes three groups.
 
         Returns:
             The names of the groups, and the group number of each row (n,).
 
         Raises:
-            InvalidInput: if ``by`` is not a declared input, or the bands are missing or do not fit the
+            InvalidInput: if ``by`` is not a declared input, or ``bands`` is missing or does not fit the
                 column.
 
         >>> encoder = Encoder({"age": Column(kind="integer", lower=0, upper=120)})
@@ -511,8 +509,8 @@ class Encoder:
         The file is CSV, Parquet or JSON Lines. It does not need the target column.
 
         Raises:
-            InvalidInput: as for :meth:`inputs`, or if the file is damaged. Some pieces may come before the
-                error.
+            InvalidInput: as for :meth:`inputs`, or if the file is damaged. Pieces before the fault are
+                yielded first.
         """
         before = 0
         for piece in pieces(Path(path), self.inputs_of, self.dialect, rows):
@@ -529,7 +527,7 @@ class Encoder:
         return self.inputs(cells_of_frame(data, self.inputs_of, source), source=source)
 
     def to_data(self) -> dict[str, Any]:
-        """Return the encoder as a dict that can be written as JSON; :meth:`from_data` reads it back."""
+        """Return the encoder as a dict for JSON; :meth:`from_data` reads it back."""
         return {
             "columns": [{"name": name} | column.to_data() for name, column in self.columns.items()],
             "target": self.target if self.target is None or isinstance(self.target, str) else [*self.target],

@@ -64,22 +64,22 @@ if TYPE_CHECKING:
 
 @final
 class Ledger:
-    """One durable budget per data set, for every training run and every query on it.
+    """A database with one privacy budget per data set, for every training run and every query on it.
 
     Make a ledger with :meth:`create`, and later :meth:`open` it. ``url`` is the path of a SQLite file, for
     one computer, or ``postgresql+psycopg://...``. Threads and processes may share a ledger. Methods raise
     ``InvalidInput`` if a ledger, data set or charge does not exist.
 
-    To release something, :meth:`reserve` its cost first. The charge that you get contains a token, which
-    allows you to run the mechanism. Then :meth:`settle` the charge, which stores the answer.
+    To release something, :meth:`reserve` its cost first. You get a charge with a token, which allows you to
+    run the mechanism. Then :meth:`settle` the charge, which stores the answer.
 
     **Guarantee**
 
-    * All releases charged to a data set stay together within its cap, the limit on epsilon and delta. This
+    * Together, all releases charged to a data set stay within its cap, the limit on epsilon and delta. This
       holds for all users and processes, in any order, and even if you choose each request after you have seen
       all earlier answers.
     * The ledger commits a charge to the database before it returns the token. Run nothing without a token.
-    * Nothing is refunded: neither ``settle`` nor ``forfeit`` nor a crash lowers what is spent.
+    * Nothing is refunded: ``settle``, ``forfeit`` and crashes never lower what is spent.
     * The same request under the same key is charged once. A second call gets the stored answer, if there is
       one.
     * Refusals, prices and balances depend only on public facts and earlier charges, so they cost nothing.
@@ -124,12 +124,12 @@ class Ledger:
 
     @property
     def uuid(self) -> str:
-        """The id of this ledger; entries, anchors and certificates contain it."""
+        """The unique id of this ledger."""
         return self._identity.uuid
 
     @property
     def engine(self) -> str:
-        """The name and settings of the database engine, which the certificate shows."""
+        """The name and settings of the database engine."""
         return self._store.describe()
 
     def close(self) -> None:
@@ -143,13 +143,13 @@ class Ledger:
 
         Args:
             name: the name of the data set: letters, digits, dots, dashes and underscores.
-            policy: the policy of the data set.
-            fingerprint: the keyed hash of the content, if you know it; see :meth:`register_content`.
+            policy: the public facts about the data set, and its budget.
+            fingerprint: the keyed hash of the content, to register it as :meth:`register_content` does.
 
         Raises:
-            Conflict: if the data set is open with another policy (the message lists the differences), if the
-                content is registered under another name, or if the parent (the data set from which this one
-                is derived) has another unit or adjacency.
+            Conflict: if the data set is open with another policy (the message lists the differences), or the
+                content is registered under another name, or the policy's parent has another unit or
+                adjacency.
         """
         check_opening(name, policy)
         if fingerprint is not None:
@@ -180,21 +180,21 @@ class Ledger:
             return row_of(tx, name).policy
 
     def history(self, name: str) -> list[Entry]:
-        """Return all entries in the history of a data set, the oldest first. They contain no answers."""
+        """Return all entries in the history of a data set, the oldest first. Entries contain no answers."""
         with self._store.read() as tx:
             return tx.entries(row_of(tx, name).id)
 
     def anchor(self, name: str) -> Anchor:
-        """Return the anchor of a data set: the number and hash of the last entry in its history.
+        """Return the number and hash of the newest entry in a data set's history.
 
-        Store the anchor outside the ledger. With it, :meth:`verify` can detect a restored backup.
+        Store this anchor outside the ledger. With it, :meth:`verify` can detect a restored backup.
         """
         with self._store.read() as tx:
             row = row_of(tx, name)
             return Anchor(self.uuid, row.name, row.head_seq, row.head_hash)
 
     def fingerprint(self, content: Iterable[bytes | memoryview]) -> str:
-        """Return the fingerprint of some content: a keyed hash (HMAC) with this ledger's secret as key."""
+        """Return a keyed hash (HMAC) of some content; the key is this ledger's secret."""
         return keyed_hash(self._identity.secret, content)
 
     def register_content(
@@ -202,17 +202,15 @@ class Ledger:
     ) -> None:
         """Register the fingerprint of a data set's content; registering it again changes nothing.
 
-        A training run registers its content before its first charge, and the curator's check registers a
-        table without open findings. If you register other content for the same data set, it is a new version
-        and is charged to the same budget. The ledger refuses the same content in two data sets with separate
+        Training runs and :func:`tacit.queries.register_table` do this for you. New content of the same data
+        set is charged to the same budget. The ledger refuses the same content in two data sets with separate
         budgets.
 
         Args:
             name: the name of the data set.
             fingerprint: the keyed hash of the content, from :meth:`fingerprint`.
-            block: the name of the block (a declared part of the data set) with this content, if any.
-            verdict: the result of the check by :func:`tacit.queries.register_table`. Queries require it;
-                training does not.
+            block: the block (a declared part of the data set) with this content, if any.
+            verdict: the result of the table's check, which queries require and training does not.
 
         Raises:
             Conflict: if the content is registered as another data set, or as another block.
@@ -227,25 +225,25 @@ class Ledger:
             register(tx, name, fingerprint, block, verdict=verdict)
 
     def verdict(self, name: str, fingerprint: str) -> Verdict | None:
-        """Return the result of the curator's check of some content, given its fingerprint.
+        """Return the result of the check of some content; None if no check has succeeded.
 
-        The result is None if no check of this content has succeeded.
+        ``fingerprint`` identifies the content. :func:`tacit.queries.register_table` makes the check.
         """
         check_fingerprint(fingerprint)
         with self._store.read() as tx:
             return verdict_of(tx, row_of(tx, name), fingerprint)
 
     def raise_cap(self, name: str, budget: Budget, *, reason: str, by: str) -> None:
-        """Raise the cap of a data set, its limit on epsilon and delta; every later certificate shows this.
+        """Raise the cap of a data set, its limit on epsilon and delta.
 
         This breaks the promise made to the people in the data: the larger cap applies to all releases, also
         to the earlier ones.
 
         Args:
             name: the name of the data set.
-            budget: the larger budget, of the same class and, if it is a Renyi budget, with the same orders.
-            reason: why you raise the cap; the certificate shows it.
-            by: who raises the cap; the certificate shows it.
+            budget: the larger budget. Its class must be the same, and so must the orders of a
+                :class:`RenyiBudget`.
+            reason, by: why the cap is raised, and by whom. Every later certificate shows both.
 
         Raises:
             Conflict: if the budget has another class or other orders.
@@ -260,15 +258,15 @@ class Ledger:
             raise_cap(tx, name, budget, reason=reason, by=by)
 
     def recover_from_backup(self, name: str, anchor: Anchor) -> None:
-        """Mark the remaining budget as spent after an old backup was restored.
+        """Mark the remaining budget as spent after you restored an old backup.
 
-        Charges made after the backup are missing from it, so the rest of the budget may have been spent
-        already. Call this method for every data set of the ledger. It also spends the remaining budget of the
-        data sets from which this one is derived, and forfeits all reservations in the backup for good.
+        The backup lacks all later charges, so the rest of the budget may have been spent already. Call this
+        method for every data set of the ledger. It also spends what is left of the data sets from which this
+        one is derived. All reserved charges in these data sets end without an answer, and cannot be resumed.
 
         Args:
             name: the name of the data set.
-            anchor: an anchor that you stored after the backup was made; see :meth:`anchor`.
+            anchor: an anchor from :meth:`anchor` that is newer than the backup.
 
         Raises:
             InvalidInput: if the history contains the anchor, so that nothing is missing.
@@ -287,7 +285,8 @@ class Ledger:
 
         Args:
             name: the name of the data set.
-            anchor: an anchor stored earlier, to detect also a restored backup or a rewritten history.
+            anchor: an earlier anchor. With it, the check also detects a restored backup or a rewritten
+                history.
 
         Returns:
             The result, with the differences found.
@@ -309,21 +308,19 @@ class Ledger:
         Args:
             name: the name of the data set.
             event: the description of the mechanism, such as ``Laplace(4.0)``.
-            block: the name of the block (a part of the data set without persons in common with other blocks)
-                if the event reads only rows in it; None for the whole data set.
-            delta: the delta to charge. Only an (epsilon, delta) budget needs it, and only for an event that
-                has a different epsilon at each delta, such as Gaussian noise.
+            block: if the event reads only one block (a declared part of the data set), its name; else None.
+            delta: the delta to charge. Only an :class:`ApproximateBudget` needs it, for events whose epsilon
+                depends on it, such as Gaussian noise.
 
         Raises:
-            UnsupportedEvent: if there is no proof of what the event costs in this kind of budget; the message
-                names the event.
+            UnsupportedEvent: if the event has no proven cost in this kind of budget.
         """
         with self._store.read() as tx:
             claims = claims_of(tx, name, event, block, delta)
             return price_of(claims)
 
     def find(self, name: str, key: str) -> Charge | None:
-        """Return the charge with this key, or None; the charge is without its secret token."""
+        """Return the charge with this key, without its token; None if there is no such charge."""
         with self._store.read() as tx:
             row = row_of(tx, name)
             charge = tx.charge(row.id, key)
@@ -343,22 +340,22 @@ class Ledger:
         label: str = "",
         token: str | None = None,
     ) -> Charge:
-        """Charge ``event`` before you read the data; the charge is reserved until you settle it.
+        """Charge ``event`` before you read the data. Then :meth:`settle` the charge.
 
         Args:
             name, event, block, delta: as in :meth:`price`.
             key: a name that you choose for the request. If you repeat the request with the same key, it is
                 charged once.
             request: the request as JSON. It may name people, so the ledger stores only a keyed hash of it.
-            lease_s: the lease, in seconds. After it, :meth:`recover` may end the reservation.
+            lease_s: how long the charge stays reserved, in seconds. Afterwards, :meth:`recover` may end it.
             by: the analyst, for the history; by default the user of the operating system.
             label: the purpose, for the history.
-            token: the secret that :meth:`resume` will ask for. Save it before this call, to be able to resume
-                after a crash. By default, it is random.
+            token: a secret, by default random. To :meth:`resume` after a crash, choose and save one before
+                this call.
 
         Returns:
-            The charge. If this call made the reservation, it contains the token, which allows you to run the
-            mechanism; else it is the existing charge.
+            The charge. Run the mechanism only if the charge contains a token. Without a token, it comes from
+            an earlier call.
 
         Raises:
             Refused: if the charge does not fit the budget; nothing is charged, and the history shows the
@@ -407,23 +404,23 @@ class Ledger:
         """Charge a release that another tool makes; call this method before the tool runs.
 
         The ledger cannot check the tool's mechanism, so certificates and status mark the charge as claimed.
-        The whole data set is charged, never a block. A repeated claim of the same release is charged once.
+        The whole data set is charged, never a block. If you claim the same release again, it is charged once.
 
         Args:
             name, delta, by: as in :meth:`reserve`.
             event: the tool's guarantee: an ``ApproximateDP``, ``ZeroConcentratedDP``, ``Gaussian`` or
-                ``Laplace``. The noise multiplier of ``Gaussian`` or ``Laplace`` is the noise scale divided by
-                the sensitivity, which is the most that one unit can change the sum.
+                ``Laplace``. For the last two, the noise multiplier is the noise scale divided by the most
+                that one unit can change the sum.
             release: a name that you choose for the release.
             tool: the tool, its version and the mechanism, for the history.
-            unit, adjacency: the unit of privacy and the neighbouring relation of the tool's guarantee.
+            unit, adjacency: the unit of privacy and the adjacency of the tool's guarantee; they must be the
+                policy's.
 
         Returns:
             The charge.
 
         Raises:
-            Refused: if the claim does not fit the budget; nothing is charged, and the history shows the
-                refusal.
+            Refused: if the claim does not fit the budget; see :meth:`reserve`.
             Conflict: if the policy has another unit or adjacency, or if the same release was claimed before
                 with another guarantee.
 
@@ -466,11 +463,11 @@ class Ledger:
         return charge if charge.token is None else self.settle(charge, {CLAIMED: tool})
 
     def settle(self, charge: Charge, answer: Json) -> Charge:
-        """Store the answer to a reserved request; show it only after this method has returned.
+        """Store the answer to a reserved request. Show the answer only after this method has returned.
 
         Raises:
-            LeaseLost: if the token is missing or wrong, or the reservation has ended, for example because its
-                lease ran out and :meth:`recover` forfeited it. Then show nothing.
+            LeaseLost: if the token is missing or wrong, or the charge has ended. For example, :meth:`recover`
+                ended it after its lease. Then show nothing.
         """
         text = canonical(answer)
         facts = {"answer": hashlib.sha256(text.encode()).hexdigest()}
@@ -494,10 +491,11 @@ class Ledger:
             return end(tx, charge, charge.token, kind, facts, answer)
 
     def resume(self, name: str, key: str, token: str, *, lease_s: float = 3600.0) -> Charge:
-        """Resume a reserved charge after a crash, or extend its lease, with the token from :meth:`reserve`.
+        """Continue a reserved charge after a crash, or extend its lease.
 
-        This works even if the lease ended and the charge was forfeited, because the cost stays spent. If
-        part of the answer was shown before the crash, compute it again with the same random numbers.
+        ``token`` is the one that you saved or got from :meth:`reserve`. This works even if :meth:`recover`
+        has forfeited the charge, because the cost stays spent. If you showed part of the answer before the
+        crash, compute the answer again with the same random numbers.
 
         Returns:
             The charge: with the token, or with the answer if the charge is settled.
@@ -514,13 +512,12 @@ class Ledger:
             return resume_charge(tx, charge.id, token, lease=lease)
 
     def recover(self, name: str) -> list[Charge]:
-        """Forfeit overdue reservations: reserved charges that were not settled before their lease ended.
+        """End the reserved charges whose lease is over. Their cost stays spent.
 
-        Their cost stays spent. The clock is that of the database engine, and the ledger never lets it run
-        backwards within a data set.
+        The clock is that of the database engine.
 
         Returns:
-            The charges that were forfeited.
+            The charges that were ended, now ``FORFEITED``.
         """
         forfeited = []
         with self._store.read() as tx:

@@ -57,10 +57,10 @@ class Budget(ABC):
 
     **Guarantee**
 
-    * If ``admits(total)`` was true after every charge, all releases together are (epsilon, delta)-DP. This
-      is so even if you choose each release after you have seen all earlier ones.
+    * All releases together are (epsilon, delta)-DP if ``admits(total)`` was true after every charge. You may
+      choose each release after you have seen all earlier ones.
     * The cost of each event is rounded up, and the limit is rounded down.
-    * If there is no proof of what an event costs, it is refused; the error names the event
+    * An event without a proven cost is refused; the error names the event
       (:class:`~tacit.errors.UnsupportedEvent`).
 
     >>> from tacit.events import Laplace
@@ -108,12 +108,12 @@ class Budget(ABC):
     @property
     @abstractmethod
     def slots(self) -> tuple[str, ...]:
-        """The names of the numbers in a cost, such as ``epsilon`` and ``delta``."""
+        """The names of the integers in a cost, such as ``("epsilon", "delta")``."""
 
     @property
     @abstractmethod
     def cap(self) -> Cost:
-        """The limit on the total cost, with one number for each name in :attr:`slots`."""
+        """The limit on the total cost: one integer for each name in :attr:`slots`."""
 
     @abstractmethod
     def price(self, event: Event, adjacency: Adjacency, *, delta: float | None = None) -> Cost:
@@ -121,12 +121,13 @@ class Budget(ABC):
 
         Args:
             event: the description of the mechanism, such as ``Laplace(4.0)``.
-            adjacency: the neighbouring relation, which says what data sets the guarantee makes hard to
-                tell apart.
-            delta: for an (epsilon, delta) budget only: the delta to charge, at which epsilon is computed.
+            adjacency: how neighbouring data sets differ, such as by one added record
+                (``Adjacency.ADD_REMOVE``).
+            delta: for an :class:`ApproximateBudget` only: the delta to charge. Epsilon is computed at this
+                delta.
 
         Raises:
-            UnsupportedEvent: if there is no proof of what the event costs in this kind of budget.
+            UnsupportedEvent: if the event has no proven cost in this kind of budget.
         """
 
     @abstractmethod
@@ -134,23 +135,23 @@ class Budget(ABC):
         """Return the total cost ``spent`` as (epsilon, delta), rounded up; epsilon may be infinite."""
 
     def to_data(self) -> dict[str, Any]:
-        """Return the budget as a dict that can be written as JSON; :func:`budget_from_data` reads it back."""
+        """Return the budget as a dict for JSON; :func:`budget_from_data` reads it back."""
         data = {field.name: getattr(self, field.name) for field in fields(self)}  # type: ignore[arg-type]
         plain = {name: list(value) if isinstance(value, tuple) else value for name, value in data.items()}
         return {"mode": self.mode, **plain}
 
     def admits(self, total: Cost, cap: Cost | None = None) -> bool:
-        """Return whether every number of the cost ``total`` is at most the same number of ``cap``.
+        """Return whether the total cost ``total`` fits: each of its integers is at most the one in ``cap``.
 
         By default, ``cap`` is :attr:`cap`, the limit of this budget.
         """
         return all(part <= most for part, most in zip(total, self.cap if cap is None else cap, strict=True))
 
     def check_cost(self, cost: Sequence[object]) -> Cost:
-        """Return ``cost`` as a tuple.
+        """Check a cost, and return it as a tuple.
 
         Raises:
-            InvalidInput: unless it has one non-negative integer for each name in :attr:`slots`.
+            InvalidInput: if ``cost`` is not one non-negative integer for each name in :attr:`slots`.
         """
         right = len(cost) == len(self.slots) and all(type(part) is int and part >= 0 for part in cost)
         if not right:
@@ -176,12 +177,12 @@ class Budget(ABC):
         return room[0] / UNIT
 
     def would_fit(self, spent: Cost, cap: Cost, adjacency: Adjacency) -> float:
-        """Return the largest epsilon that one more release can have, if its delta is 0.
+        """Return the largest epsilon that still fits, for one more release with delta 0.
 
         Args:
             spent: the total cost so far.
             cap: the limit on the total cost.
-            adjacency: the neighbouring relation, as for :meth:`price`.
+            adjacency: as for :meth:`price`.
         """
         room = tuple(most - part for part, most in zip(spent, cap, strict=True))
         guess, less = self._pure_room(room), 2.0**-52
@@ -219,13 +220,13 @@ def above(units: int) -> float:
 class PureBudget(Budget):
     """A pure-DP budget: the epsilons of all releases add up, and delta is 0.
 
-    Use it if you only ask queries with Laplace noise. The sum is basic composition (Dwork et al. 2006). It
-    also holds if you choose each release after you have seen the earlier ones, under a fixed budget (Rogers
-    et al. 2016, 1605.08294).
+    Use it if you only ask queries with Laplace noise. The sum is basic composition (Dwork et al. 2006). For a
+    fixed budget, it also holds if you choose each release after you have seen the earlier ones (Rogers et al.
+    2016, 1605.08294).
 
     >>> from tacit.events import ApproximateDP
     >>> budget = PureBudget(1.2)
-    >>> budget.price(ApproximateDP(0.2), Adjacency.ADD_REMOVE), budget.cap
+    >>> budget.price(ApproximateDP(0.2), Adjacency.ADD_REMOVE), budget.cap  # units of 1e-12
     ((200000000000,), (1200000000000,))
     """
 
@@ -240,9 +241,9 @@ class PureBudget(Budget):
         return (units_down(decimal(self.epsilon), UNIT),)
 
     def price(self, event: Event, adjacency: Adjacency, *, delta: float | None = None) -> Cost:
-        """Return the sum of the epsilons of the event's steps, as an integer; refuse an event with a delta.
+        """Return the event's epsilon as an integer, in units of 1e-12, rounded up.
 
-        The integer counts steps of 1e-12, rounded up.
+        It is the sum over all mechanisms in the event. An event with a delta is refused.
         """
         cost = pure_cost(event, adjacency)
         if cost is None or cost[1] > 0:
@@ -253,7 +254,7 @@ class PureBudget(Budget):
         return (units_up(cost[0], UNIT),)
 
     def epsilon_of(self, spent: Cost) -> tuple[float, float]:
-        """Return the epsilon of a total cost as a float, and delta 0."""
+        """Convert a total cost from an integer to a float; return (epsilon, 0.0)."""
         return spent[0] / UNIT, 0.0
 
 
@@ -262,14 +263,14 @@ class PureBudget(Budget):
 class ApproximateBudget(Budget):
     """An (epsilon, delta) budget: the epsilons of all releases add up, and so do their deltas.
 
-    The sums are basic composition (Dwork & Lei 2009), which also holds for mechanisms that overlap in time
-    (Haney et al. 2023, 2309.05901). Gaussian noise and training runs have a different epsilon at each delta.
-    For such an event, pass ``delta`` to :meth:`price`: the tight accountant computes the epsilon of the whole
-    event at this delta.
+    The epsilon of Gaussian noise and of training depends on the delta you choose. Pass this ``delta`` to
+    :meth:`price`, which then computes the epsilon of the whole event at this delta. The sums are basic
+    composition (Dwork & Lei 2009), which also holds for mechanisms that overlap in time (Haney et al. 2023,
+    2309.05901).
 
     >>> from tacit.events import ApproximateDP
     >>> budget = ApproximateBudget(1.0, 1e-6)
-    >>> budget.price(ApproximateDP(0.5, 1e-7), Adjacency.ADD_REMOVE)
+    >>> budget.price(ApproximateDP(0.5, 1e-7), Adjacency.ADD_REMOVE)  # units of 1e-12 and 1e-18
     (500000000000, 100000000000)
     """
 
@@ -285,10 +286,10 @@ class ApproximateBudget(Budget):
         return units_down(decimal(self.epsilon), UNIT), units_down(decimal(self.delta), DELTA_UNIT)
 
     def price(self, event: Event, adjacency: Adjacency, *, delta: float | None = None) -> Cost:
-        """Return the event's cost: an epsilon and a delta, as integers.
+        """Return two integers: epsilon in units of 1e-12, and delta in units of 1e-18.
 
-        Without ``delta``, these are the sums over the steps of the event. With ``delta``, the epsilon is that
-        of the whole event at this delta. The integers count steps of 1e-12 for epsilon and 1e-18 for delta.
+        Without ``delta``, each is the sum over all mechanisms in the event. With ``delta``, the cost is this
+        delta and the epsilon of the whole event at it.
         """
         if delta is None:
             cost = pure_cost(event, adjacency)
@@ -304,7 +305,7 @@ class ApproximateBudget(Budget):
         return units_up(Fraction(epsilon), UNIT), units_up(decimal(delta), DELTA_UNIT)
 
     def epsilon_of(self, spent: Cost) -> tuple[float, float]:
-        """Return the epsilon and delta of a total cost, as floats."""
+        """Convert a total cost from integers to floats: (epsilon, delta)."""
         return spent[0] / UNIT, spent[1] / DELTA_UNIT
 
 
@@ -344,17 +345,17 @@ def budget_from_data(data: object, where: str = "a budget") -> Budget:
 class ZeroConcentratedBudget(Budget):
     """A budget of zero-concentrated DP (zCDP): the rhos of all releases add up.
 
-    Use it for Gaussian noise without sampling; rho is then sensitivity² / (2 sigma²). The sum is from Bun &
-    Steinke 2016 (1605.02065). It also holds if you choose each query after you have seen the earlier answers,
-    under a fixed budget (Feldman & Zrnic 2021, 2008.11193).
+    Use it for Gaussian noise without sampling. Rho is then s² / (2 sigma²): sigma is the standard deviation
+    of the noise, and s (the sensitivity) is the most that one unit can change the sum, in L2 norm. The
+    addition of rhos is from Bun & Steinke 2016 (1605.02065). For a fixed budget, it also holds if you choose
+    each query after you have seen the earlier answers (Feldman & Zrnic 2021, 2008.11193).
 
-    ``threshold_delta`` is the part of ``delta`` that is set aside for releases with a guarantee that fails
-    with a small probability. An example is an answer in which a noisy threshold selects the groups. Such a
-    release must be a single step, as every query is, because there is no theorem for interactive mechanisms
-    that overlap in time.
+    ``threshold_delta`` is the part of ``delta`` for releases with their own delta, such as groups selected by
+    a noisy threshold. Such a release must be a single step, as every query is: no theorem covers interactive
+    mechanisms that overlap in time.
 
     >>> budget = ZeroConcentratedBudget(1.0, 1e-6)
-    >>> round(budget.cap[0] / UNIT, 4)  # rho + 2 sqrt(rho log(1/delta)) = 1 would give 0.0175
+    >>> round(budget.cap[0] / UNIT, 4)  # the largest rho; the usual formula gives only 0.0175
     0.0244
     """
 
@@ -386,13 +387,13 @@ class ZeroConcentratedBudget(Budget):
     def price(self, event: Event, adjacency: Adjacency, *, delta: float | None = None) -> Cost:
         """Return the event's rho, and the probability that its guarantee fails.
 
-        The integers count steps of 1e-12 for rho and 1e-18 for the probability, rounded up.
+        Both are integers, rounded up: rho in units of 1e-12, the probability in units of 1e-18.
         """
         rho, leak = zcdp_cost(event, adjacency)
         return max(least_cost(event), units_up(rho, UNIT)), units_up(leak, DELTA_UNIT)
 
     def epsilon_of(self, spent: Cost) -> tuple[float, float]:
-        """Return the epsilon and delta of a total cost; the conversion uses the best Renyi order."""
+        """Return a total cost as (epsilon, delta)."""
         epsilon = zcdp_curve(above(spent[0])).epsilon(self._conversion) if spent[0] else 0.0
         return epsilon, self._delta_of(spent)
 
@@ -405,19 +406,21 @@ class ZeroConcentratedBudget(Budget):
 class RenyiBudget(Budget):
     """A Renyi-DP budget: at each of a few fixed orders, the Renyi divergences of all releases add up.
 
-    Use it if you mix Laplace and Gaussian noise, with or without sampling. Each order has a limit on its
-    total divergence. A charge fits while at least one order is within its limit. To get these limits, the
-    budget divides delta equally among the orders and converts (epsilon, this part of delta) to a divergence,
-    tightly. For one order, this is Theorem 4.3 of Feldman & Zrnic 2021 (2008.11193). For several orders, the
-    parts of delta add up, as ``docs/how-to/ledger.md`` proves.
+    Use it if you mix Laplace and Gaussian noise, with or without sampling. A Renyi divergence measures
+    privacy loss. Each order has a limit on its total, and a charge fits while at least one order is within
+    its limit.
+
+    Delta is divided equally among the orders. The limit of an order is the largest divergence that implies
+    epsilon at its part of delta. For one order, the guarantee is Theorem 4.3 of Feldman & Zrnic 2021
+    (2008.11193). For several orders, ``docs/how-to/ledger.md`` proves it.
 
     Attributes:
-        threshold_delta: the part of ``delta`` that is set aside for releases with a guarantee that fails with
-            a small probability. An example is an answer in which a noisy threshold selects the groups.
+        threshold_delta: the part of ``delta`` for releases with their own delta, such as groups selected by a
+            noisy threshold.
         orders: the Renyi orders, each above 1; by default five around the best one for Gaussian noise.
 
     >>> budget = RenyiBudget(3.0, 1e-6, orders=(8.0, 16.0, 32.0))
-    >>> [round(cap / UNIT, 4) for cap in budget.cap[:-1]]
+    >>> [round(cap / UNIT, 4) for cap in budget.cap[:-1]]  # the limit of each order
     [1.3, 2.2551, 2.6624]
     """
 
@@ -447,15 +450,15 @@ class RenyiBudget(Budget):
 
     @property
     def slots(self) -> tuple[str, ...]:
-        """The names of the numbers in a cost: one per order, then ``delta``.
+        """The names of the integers in a cost: one for each order, then ``delta``.
 
-        ``delta`` is the delta of thresholds: the probability that the guarantee of a release fails.
+        ``delta`` is the probability that the guarantee of a release fails.
         """
         return (*(f"order {order:g}" for order in self.orders), "delta")
 
     @property
     def order_delta(self) -> float:
-        """The part of delta that each order gets, for the conversion to epsilon; rounded down."""
+        """The delta at which each order's divergence is converted to epsilon; rounded down."""
         return math.nextafter(self._conversion / len(self.orders), 0.0)
 
     @cached_property
@@ -469,18 +472,15 @@ class RenyiBudget(Budget):
         return (*most, units_down(decimal(self.threshold_delta), DELTA_UNIT))
 
     def admits(self, total: Cost, cap: Cost | None = None) -> bool:
-        """Return whether ``total`` fits: at least one order is within its limit, and so is the last number.
-
-        The last number is the delta of thresholds; see :attr:`slots`.
-        """
+        """Return whether ``total`` fits: at least one order is within its limit, and so is ``delta``."""
         most = self.cap if cap is None else cap
         orders = zip(total[:-1], most[:-1], strict=True)
         return total[-1] <= most[-1] and any(part <= limit for part, limit in orders)
 
     def price(self, event: Event, adjacency: Adjacency, *, delta: float | None = None) -> Cost:
-        """Return the event's Renyi divergence at every order, and the probability that its guarantee fails.
+        """Return the event's Renyi divergence at each order, and the probability that its guarantee fails.
 
-        The integers count steps of 1e-12 for divergences and 1e-18 for the probability, rounded up.
+        All are integers, rounded up: divergences in units of 1e-12, the probability in units of 1e-18.
         """
         return _renyi_price(event, self.orders, adjacency)
 
@@ -489,9 +489,9 @@ class RenyiBudget(Budget):
         return max((_pure_fit(order, part) for order, part in parts if part > 0), default=0.0)
 
     def epsilon_of(self, spent: Cost) -> tuple[float, float]:
-        """Return the epsilon and delta of a total cost.
+        """Return a total cost as (epsilon, delta).
 
-        Epsilon comes from the order that gives the smallest one, with this order's part of delta.
+        Epsilon is the smallest that follows from any one order, at :attr:`order_delta`.
         """
         totals = [min(part, ENDLESS) for part in spent[:-1]]
         epsilon = float(_epsilons(totals, self.orders, self.order_delta).min()) if any(spent[:-1]) else 0.0
@@ -582,22 +582,21 @@ class Policy:
     """The public facts about a data set: the unit of privacy, the budget, and the columns.
 
     Attributes:
-        unit: a word for the unit of privacy, which is what the guarantee protects, such as ``patient`` or
-            ``row``.
-        adjacency: the neighbouring relation: ``add-remove``, ``replace-one`` or ``zero-out``; see
+        unit: a word for what the guarantee protects, such as ``patient`` or ``row``.
+        adjacency: how neighbouring data sets differ: ``add-remove``, ``replace-one`` or ``zero-out``; see
             :class:`~tacit.events.Adjacency`.
         budget: the limit on epsilon and delta; its class determines how costs add up.
-        unit_column: the column with the unit of each row, such as the patient's number; None if each row is a
-            unit.
-        rows_per_unit: the largest number of rows that a query counts for each unit; it drops the others.
-        groups_per_unit: the largest number of groups in which one answer counts the same unit. None means
-            ``rows_per_unit``.
-        largest_table: an upper bound on the table's number of rows, now and later, so that no sum overflows.
+        unit_column: the column that identifies the unit of each row, such as the patient's number. None if
+            each row is a unit.
+        rows_per_unit: the most rows that a query counts for each unit; it drops further rows.
+        groups_per_unit: the most groups of an answer in which the same unit counts; ``rows_per_unit`` by
+            default.
+        largest_table: an upper bound on the table's number of rows, now and later.
         public_records: the number of records, if it is public; ``replace-one`` needs it.
         columns: the public facts about each column, by name.
         dialect: the format of the data set's CSV files.
-        blocks: the names of the blocks, which are parts of the data set without common persons. Charges to
-            different blocks do not add up.
+        blocks: the names of the blocks, which are parts of the data set that share no person. Charges to
+            different blocks do not add up (under ``replace-one``, those to two blocks do).
         parent: the name of the data set that this one is derived from. Every charge to this data set is also
             charged to the parent.
         parent_block: the block of the parent that contains this data set.
@@ -692,7 +691,7 @@ class Policy:
         return list(dict.fromkeys([*([self.unit_column] if self.unit_column else []), *self.columns]))
 
     def to_data(self) -> dict[str, Any]:
-        """Return all fields of the policy as a dict that can be written as JSON."""
+        """Return all fields of the policy as a dict for JSON."""
         data: dict[str, Any] = {
             item.name: getattr(self, item.name)
             for item in fields(self)

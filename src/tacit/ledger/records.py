@@ -92,11 +92,12 @@ class Entry:
 
 @dataclass(frozen=True)
 class Anchor:
-    """The number and hash of the last entry in a data set's history; store them outside the ledger.
+    """The number and hash of the newest entry in a data set's history.
 
-    Pass the anchor to :meth:`Ledger.verify` later, to detect a restored backup or a rewritten history.
+    Store the anchor outside the ledger. With it, :meth:`Ledger.verify` can later detect that someone restored
+    an old backup or rewrote the history.
 
-    >>> anchor = Anchor("6f1c", "visits", 12, "ab" * 32)
+    >>> anchor = Anchor("6f1c", "visits", 12, "ab" * 32)  # ledger, data set, number, hash
     >>> Anchor.parse(str(anchor)) == anchor
     True
     """
@@ -149,7 +150,7 @@ def current_user() -> str:
 
 
 class Conflict(PrivacyRefusal):
-    """A request contradicts the ledger: for example, its policy differs, or another request has its key."""
+    """A request contradicts the ledger, such as a new policy for an open data set."""
 
 
 class LeaseLost(PrivacyRefusal):
@@ -165,20 +166,19 @@ class StillRunning(PrivacyRefusal):
 
 
 class LedgerUnavailable(TacitError):
-    """The ledger cannot be read or written, so nothing is charged or released; the exit code is 2."""
+    """The ledger's database cannot be read or written. Release nothing; ask again later with the same key."""
 
 
 class Refused(BudgetExceeded):
     """A charge does not fit the budget; nothing is charged, and the ledger's history shows the refusal.
 
     Args:
-        dataset: the data set with too small a budget: the one to be charged, or one that it is derived from.
-        over: the names of the costs that would exceed their limits, such as ``epsilon``.
-        requested: how much the charge would add to the total epsilon; infinite if no Renyi order of the
-            budget bounds it.
-        remaining: how much the total epsilon may still grow.
+        dataset: the data set whose budget is too small: the charged one, or one that it is derived from.
+        over: the limits that the charge would exceed, such as ``epsilon``.
+        requested: how much the charge would add to the total epsilon; infinite if it has no known bound.
+        remaining: the cap's epsilon minus the total epsilon so far.
         difference: the missing epsilon, ``requested - remaining``; 0 if only delta exceeds its limit.
-        would_fit: the largest epsilon that the next release can have, if its delta is 0.
+        would_fit: the largest epsilon of one more release, if its delta is 0.
     """
 
     def __init__(
@@ -201,7 +201,7 @@ class Refused(BudgetExceeded):
         self.would_fit = would_fit
 
     def to_data(self) -> dict[str, Any]:
-        """Return all attributes except the message as a dict that can be written as JSON."""
+        """Return all attributes except the message as a dict for JSON."""
         return {
             "dataset": self.dataset,
             "over": list(self.over),
@@ -285,12 +285,14 @@ class DatasetStatus:
     """The state of a data set's budget: what is spent, and what is left.
 
     Attributes:
-        spent: the total cost so far, as the numbers that the budget adds up. If the data set has blocks
-            (parts without common persons), this is the total of the block that is nearest to the cap.
-        spent_epsilon, spent_delta: the same total as epsilon and delta. The guarantee is the cap, not this.
-        cap_epsilon, cap_delta: the cap, which is the limit on all releases together.
-        remaining_epsilon: the largest epsilon that the next release can have, if its delta is 0.
-        charges: the number of charges in each state, such as ``SETTLED`` (answered).
+        spent: the total cost so far, as integers; see :attr:`Budget.slots`. If the data set has blocks (parts
+            that share no person), it is that of the block nearest to the cap.
+        spent_epsilon, spent_delta: the same total as epsilon and delta. What is guaranteed is the cap, not
+            this.
+        cap_epsilon, cap_delta: the cap, the limit on all releases together.
+        remaining_epsilon: the largest epsilon of one more release, if its delta is 0.
+        charges: the number of charges in each state: ``RESERVED`` (no answer yet), ``SETTLED`` (answered) or
+            ``FORFEITED`` (ended without an answer).
         blocks: the total cost of each block, including charges to the whole data set.
         fingerprint: the keyed hash of the newest content; None if no content is registered.
 

@@ -380,30 +380,29 @@ class AnswerRow:
 
 @dataclass(frozen=True)
 class Answer:
-    """The answer to a query, with noise, and an interval around each value.
+    """The answer to a query: noisy values, and an interval around each.
 
     Use :meth:`value` to get a number, and :meth:`to_text` to print everything.
 
     Attributes:
-        by: the names of the columns that make the groups.
+        by: the columns to group by.
         columns: the names of the aggregates (the computed values).
-        rows: one row per group, in the order in which the policy declares the groups. If a threshold selects
-            the groups, the rows are sorted by group.
-        mechanism: how noise was added, with one line for each noisy release.
+        rows: one row per group, in the policy's order. If a threshold selects the groups, they are sorted.
+        mechanism: how noise was added, as one line of text for each noisy release.
         edges: for each aggregate, the edges of the bins if it is a histogram, else an empty tuple.
-        points: for each aggregate, the positions on the x axis (times, values or shares). Empty if the
-            aggregate is a single value or a histogram.
-        charge: the key (the name of the request) under which the ledger stores the charge.
+        points: for each aggregate, the positions on the x axis (times, values or shares); empty for single
+            values and histograms.
+        charge: the key of the charge in the ledger.
         epsilon, delta: the cost of this answer alone.
         remaining: the largest epsilon that the next release may cost.
         repeated: whether the query was asked before. The answer then comes from the ledger, at no cost.
-        threshold: groups are left out if their noisy number of units is below this threshold. None if the
-            policy declares the groups.
+        threshold: the noisy number of units that a group needs to be shown. None if the policy declares the
+            groups.
         unit: the policy's word for the unit of privacy, such as ``patient``.
-        log_rank: chi-squared and p-value of a log-rank test, which accounts for the noise. It compares the
-            survival curves of two groups; None if there is no test.
-        sampled: whether some intervals account for the sampling of the rows as well as for the noise, as
-            those of survival curves do.
+        log_rank: chi-squared and p-value of a log-rank test, which compares the survival curves of two
+            groups. It accounts for the noise. None if there is no test.
+        sampled: whether some intervals also account for the sampling of the rows, as those of survival curves
+            do.
         axes: for each aggregate, the name of the x axis, such as the column of times.
 
     >>> row = AnswerRow(("east",), (Estimate(12, 8, 16),))
@@ -479,7 +478,7 @@ class Answer:
     def cells(self) -> Iterator[tuple[str, ...]]:
         """Yield the rows of the printed table, as strings: first the header, then one row per group.
 
-        A histogram or a curve has one row for each group and each bin or point.
+        With a histogram or a curve, each group has a row per bin or point.
         """
         heads = (["bin"] if any(self.edges) else []) + (["at"] if any(self.points) else [])
         yield (*self.by, *(("/".join(heads),) if heads else ()), *self.columns)
@@ -751,18 +750,17 @@ class PrivateTable:
             :class:`~tacit.queries.engines.Engine`.
         ledger: the ledger with the budget.
         dataset: the data set's name in the ledger.
-        block: if the policy divides the data set into blocks (parts without common persons), the name of the
-            block that ``data`` contains.
+        block: the name of the block in ``data``, if the policy divides the data set into blocks (parts that
+            share no person).
         noise: the library that samples the noise, ``own`` (Tacit) or ``opendp``.
 
-    Before you can ask queries, the curator (who is responsible for the data) registers the table with
-    :func:`~tacit.queries.register_table`. This checks the table's cells and stores a fingerprint, a keyed
-    hash of the content. Any other table is refused, always with the same message.
+    First, the data owner must register the table with :func:`~tacit.queries.register_table`. Any other table
+    is refused, always with the same message.
 
-    The budget belongs to the persons, not to the file. If the data set gets new content, this is another
-    version: its answers are charged again, to the same budget. Only the curator can know that new content
-    *is* the same data set. If the content is unchanged, the ledger refuses to register it as another block,
-    or under another name with a separate budget.
+    The budget belongs to the people, not to the file. If the data set gets new content, its answers are
+    charged again, to the same budget. Only the data owner can know that the new content is about the same
+    people. Unchanged content cannot be registered again as another block, or under another name with a
+    separate budget.
 
     Raises:
         PrivacyRefusal: if the table is not registered.
@@ -773,9 +771,9 @@ class PrivateTable:
 
     * Nothing is counted before the ledger has committed the charge to its database, and nothing is shown
       before the ledger has stored the answer.
-    * Refusals do not depend on cells. A table that the curator has not registered is refused before any
-      cost is computed, with the same message whatever the table contains.
-    * What is charged is the cost of the mechanism that really runs. A query that does not fit the budget is
+    * Refusals do not depend on cells. An unregistered table is refused before any cost is computed, with the
+      same message whatever the table contains.
+    * The charge is the cost of the mechanism that really runs. A query that does not fit the budget is
       refused, and costs nothing.
     * If you ask the same query again about the same content, the ledger returns the stored answer, with the
       same noise and without a charge.
@@ -791,7 +789,7 @@ class PrivateTable:
     ...     columns={"age": Column(kind="number", lower=0, upper=120)},
     ... ))
     >>> visits = pd.DataFrame({"age": [71.0, 34.0, 80.0]})
-    >>> _ = register_table(visits, ledger=ledger, dataset="visits")  # by the curator
+    >>> _ = register_table(visits, ledger=ledger, dataset="visits")  # by the data owner
     >>> table = PrivateTable(visits, ledger=ledger, dataset="visits")
     >>> old = Query((Count(),), where=Compare("age", ">", 65))
     >>> table.ask(old, epsilon=0.5).epsilon
@@ -857,10 +855,10 @@ class PrivateTable:
 
         Args:
             query: the query.
-            privacy: keyword arguments for the cost and the noise. Give ``epsilon`` for the whole answer, or
-                ``rho`` for Gaussian noise. Give ``delta`` too if you use Gaussian noise with epsilon, or if a
-                noisy threshold selects the groups. ``mechanism`` is the noise, ``laplace`` or ``gaussian``.
-            attempt: 2, 3, ... to ask the same query again and pay again, because you want fresh noise or
+            privacy: ``epsilon`` is the cost of the whole answer. ``mechanism`` is ``laplace`` (the default)
+                or ``gaussian``. Gaussian noise needs ``epsilon`` and ``delta``, or ``rho`` instead. Groups
+                that the policy does not declare need ``delta`` too.
+            attempt: 1 by default. Set it to 2, 3, ... to pay again for the same query, for fresh noise or
                 because an answer was lost.
             by: the analyst's name, for the ledger's public history.
 
@@ -868,8 +866,8 @@ class PrivateTable:
             Refused: if the query does not fit the budget; the message gives the query's cost, what is left,
                 and what would fit.
             StillRunning: if another process is answering the same query.
-            EngineFailure: if the engine that reads the table failed. The charge stays spent, and the message
-                does not give the reason, because the reason may reveal data.
+            EngineFailure: if the engine that reads the table failed. The charge stays spent. The message
+                hides the reason, which may reveal data.
             InvalidInput, PrivacyRefusal: if the policy does not allow the query; nothing is charged.
         """
         compiled = self._compiled(query, privacy)
@@ -889,13 +887,13 @@ class PrivateTable:
 
     @listing_privacy
     def sql(self, text: str, *, attempt: int = 1, by: str = "", **privacy: Unpack[Privacy]) -> Answer:
-        """Charge and answer a query that you write in SQL; the other arguments are those of :meth:`ask`.
+        """Charge and answer a query in SQL; the other arguments are those of :meth:`ask`.
 
         After FROM, write the name of the data set. Only a part of SQL is supported; see
         :func:`~tacit.queries.sql.parse`.
 
         Raises:
-            InvalidInput, PrivacyRefusal: if part of the query is not supported or not allowed; the message
+            InvalidInput, PrivacyRefusal: if part of the query is not supported or not allowed. The message
                 shows where, and nothing is charged.
         """
         query = parse(text, self._policy, table=self._dataset)
@@ -918,16 +916,15 @@ class PrivateTable:
 
         All three come from one noisy table of counts, so you pay once. The answer has the columns
         ``survival``, ``hazard`` and ``restricted_mean``. The intervals account for both the noise and the
-        sampling of the rows. With two groups, ``log_rank`` of the answer tests whether they differ.
+        sampling of the rows. With two groups, the answer's ``log_rank`` tests whether they differ.
 
         Args:
             time: the column of times, from 0 to a declared upper bound.
             event: the column that is true (or 1) if the event happened at that time. It is false (or 0) if
-                the row is censored: until that time there was no event, and nothing is known afterwards.
-            edges: the edges of the time bins, beginning with 0. By default they are the edges that the policy
-                declares, or else those of 20 equal bins. A row with a time above the last edge counts as
-                censored there.
-            where: the condition that a row must meet to count.
+                the row is censored: observed until that time, without an event.
+            edges: the edges of the time bins, beginning with 0. By default they are the bins that the policy
+                declares, or else 20 equal bins. A later time counts as censored at the last edge.
+            where: which rows count, such as ``Compare("age", ">", 65)``; by default all.
             groups: the columns to group by.
             attempt, by, privacy: as for :meth:`ask`, with the same errors.
         """

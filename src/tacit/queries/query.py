@@ -86,7 +86,7 @@ class Predicate:
 
 @dataclass(frozen=True)
 class Compare(Predicate):
-    """A condition that compares a column with a value; false if the row has no value in this column.
+    """A condition that compares a column with a value; false if the column's value is missing.
 
     ``op`` is one of ``=``, ``!=``, ``<``, ``<=``, ``>`` and ``>=``.
 
@@ -112,7 +112,7 @@ class IsNull(Predicate):
 
 @dataclass(frozen=True)
 class In(Predicate):
-    """A condition that is true if the column has one of ``values``; false if the row has no value in it.
+    """A condition that is true if the column has one of ``values``; false if the value is missing.
 
     >>> In("ward", ("surgery", "medicine"))
     In(column='ward', values=('medicine', 'surgery'))
@@ -288,8 +288,8 @@ class Sum(Aggregate):
 class Mean(Aggregate):
     """The mean of a column's values, clipped to the policy's bounds; missing values are left out.
 
-    The answer is the centre of the bounds plus a noisy sum, of differences from this centre, divided by a
-    noisy count.
+    It is computed from two noisy numbers: the count, and the sum of the differences from the centre of the
+    bounds.
 
     >>> Mean("age")
     Mean(column='age')
@@ -302,8 +302,9 @@ class Mean(Aggregate):
 class Variance(Aggregate):
     """The variance of a column's values, clipped to the policy's bounds; missing values are left out.
 
-    It is computed from three noisy numbers: the count, and the sums of the differences from the centre of the
-    bounds and of their squares. If ``sample`` is True, the divisor is n - 1, as for VARIANCE in SQL; else n.
+    It is computed from three noisy numbers: the count, the sum of the differences from the centre of the
+    bounds, and the sum of their squares. ``sample=True`` divides by n - 1, as VARIANCE in SQL does;
+    ``sample=False`` divides by n.
 
     >>> Variance("age")
     Variance(column='age', sample=True)
@@ -332,9 +333,8 @@ class Quantile(Aggregate):
     A candidate near the true quantile is more likely to be chosen. Choose the candidates without looking at
     the data. By default they are a regular grid within the policy's bounds.
 
-    ``q`` is 0.5 for the median, 1 for the maximum and 0 for the minimum. The largest or smallest value
-    belongs to one person. For ``q`` 1 or 0, the mechanism therefore looks for a value with a rank a few rows
-    further inside, so that the noise does not hide it. This rank does not depend on the data.
+    ``q`` is 0.5 for the median, 1 for the maximum and 0 for the minimum. An extreme value belongs to one
+    person, so for 1 and 0 the mechanism aims a few rows further inside. How many does not depend on the data.
 
     >>> Quantile("age", 0.5, candidates=(0, 20, 40, 60, 80))
     Quantile(column='age', q=0.5, candidates=(0, 20, 40, 60, 80))
@@ -376,8 +376,8 @@ class Quantiles(Aggregate):
 class Cdf(Aggregate):
     """The cumulative distribution function: the share of values at or below each of ``points``.
 
-    It is computed from a noisy histogram, as :class:`Quantiles` are. Choose the points without looking at the
-    data. By default they are the bin edges that the policy declares, or else 20 regular points.
+    It is computed from a noisy histogram. Choose the points without looking at the data. By default they are
+    the bin edges that the policy declares, or else 20 points at equal distances.
 
     >>> Cdf("age", (18, 65)).points
     (18, 65)
@@ -389,15 +389,15 @@ class Cdf(Aggregate):
 
 @dataclass(frozen=True)
 class Survival(Aggregate):
-    """The survival curve: the share of rows without an event up to each of the times ``edges``.
+    """The survival curve: for each time in ``edges``, the share of rows without an event until then.
 
     Args:
         time: the column with a time for each row.
         event: the column that is true if the event happened at this time. It is false if the row is censored:
-            until this time there was no event, and nothing is known afterwards.
+            observed until this time, without an event.
         edges: the times, beginning with 0; choose them without looking at the data. By default they are the
-            bin edges that the policy declares for the column of times, or else the edges of 20 equal bins up
-            to the upper bound of this column. A row with a time above the last edge counts as censored there.
+            edges of the bins that the policy declares for ``time``, or else of 20 equal bins. A later time
+            counts as censored at the last edge.
 
     >>> Survival("months", "died", edges=(0, 6, 12, 24))
     Survival(time='months', event='died', edges=(0, 6, 12, 24))
@@ -410,9 +410,9 @@ class Survival(Aggregate):
 
 @dataclass(frozen=True)
 class CumulativeHazard(Aggregate):
-    """The cumulative hazard at each of the times ``edges``; the arguments are those of :class:`Survival`.
+    """The cumulative hazard (the summed risk of the event) at each of the times ``edges``.
 
-    If a query asks for survival too, both come from the same noisy counts.
+    The arguments are those of :class:`Survival`. In the same query, both use the same noisy counts.
 
     >>> CumulativeHazard("months", "died").edges is None
     True
@@ -425,9 +425,9 @@ class CumulativeHazard(Aggregate):
 
 @dataclass(frozen=True)
 class RestrictedMean(Aggregate):
-    """The mean time without an event, up to the last of the times ``edges``.
+    """The mean time without an event, counted up to the last of ``edges``.
 
-    This is the area under the curve of :class:`Survival`, which has the same arguments.
+    This is the area under the survival curve. The arguments are those of :class:`Survival`.
 
     >>> RestrictedMean("months", "died").time
     'months'
@@ -495,17 +495,16 @@ class Query:
     """A query: what to compute, from which rows, and in which groups.
 
     Attributes:
-        aggregates: what to compute in each group, such as ``Count()``; one or more. They share the query's
-            epsilon (or rho) and delta.
-        where: the condition that a row must meet to count; None for all rows.
+        aggregates: what to compute in each group, such as ``Count()``; one or more. All together cost the
+            query's epsilon (or rho) and delta.
+        where: which rows count, such as ``Compare("age", ">", 65)``; None for all rows.
         by: the columns to group by; empty for one group of all rows.
-        table: the table's name in SQL. It has no effect on the answer, because the data set determines the
-            table.
-        names: the names of the aggregates in the answer. If empty, they are built from the aggregates, such
+        table: the table's name in SQL, which has no effect on the answer.
+        names: the names of the aggregates in the answer. By default they are built from the aggregates, such
             as ``mean_age``.
 
     Raises:
-        InvalidInput: if an attribute has a wrong type, or if the condition is too large.
+        InvalidInput: if an attribute has a wrong type, or ``where`` is too large.
 
     >>> question = Query((Count(), Mean("age")), where=Compare("age", ">", 65), by=("ward",))
     >>> question.output_names
@@ -542,7 +541,7 @@ class Query:
 
     @property
     def output_names(self) -> tuple[str, ...]:
-        """The names of the aggregates in the answer; if default names are equal, they are numbered."""
+        """The names of the aggregates in the answer. Equal names get numbers, such as ``mean_age_2``."""
         names = tuple(map(_default_name, self.aggregates))
         counts = [names[:place].count(name) for place, name in enumerate(names)]
         numbered = (
@@ -551,7 +550,7 @@ class Query:
         return self.names or tuple(numbered)
 
     def leaves(self) -> list[Compare | IsNull | In]:
-        """Return the simple conditions (:class:`Compare`, :class:`In`, :class:`IsNull`) in ``where``."""
+        """Return each :class:`Compare`, :class:`In` and :class:`IsNull` in ``where``, in one list."""
         return leaves_of(self.where)
 
 

@@ -159,18 +159,17 @@ def check_table(
 ) -> TableCheck:
     """Check every cell of a table against its policy, and return what does not match.
 
-    This is for the curator only (who is responsible for the data), because the result shows records. The
-    check finds cells that do not match the declaration of their column: missing or unreadable cells, numbers
-    outside the bounds, undeclared strings, fractions in a column of integers, and Python objects of another
-    type. It also finds columns without any value, and rows that do not match the header.
+    This is for the data owner only, because the result shows records. The check finds missing and unreadable
+    cells, numbers outside the bounds, undeclared strings, fractions in integer columns, and Python objects of
+    another type. It also finds empty columns, and rows that do not match the header.
 
     Args:
         data: a data frame, a file or an engine, as for :class:`~tacit.queries.PrivateTable`.
         policy: the policy of the data set.
-        accept_missing: the columns in which you accept cells that are missing, unreadable, fractional or of a
-            wrong type. Queries count all of them as missing.
-        accept_outside: the columns in which you accept numbers outside the bounds, which queries clip, and
-            undeclared strings, which queries count in no group.
+        accept_missing: the columns whose missing, unreadable, fractional or mistyped cells you accept.
+            Queries count such cells as missing.
+        accept_outside: the columns whose numbers outside the bounds and undeclared strings you accept.
+            Queries clip such numbers, and count such strings in no group.
 
     Raises:
         InvalidInput: if the table cannot be opened or lacks a column, or if ``accept_missing`` or
@@ -200,26 +199,24 @@ def register_table(
     accept_missing: Collection[str] = (),
     accept_outside: Collection[str] = (),
 ) -> TableCheck:
-    """Check a table and, if the check finds nothing that you don't accept, register the table for queries.
+    """Check a table, and register it for queries if the check finds only what you accept.
 
-    The ledger then stores the result of the check with the table's fingerprint (a keyed hash of the content),
-    and a :class:`~tacit.queries.PrivateTable` answers queries about the table.
+    Afterwards, a :class:`~tacit.queries.PrivateTable` answers queries about it.
 
-    This is for the curator only (who is responsible for the data): the error lists the findings and is
-    confidential. Every later certificate of the data set names the findings that you accepted.
+    This is for the data owner only: the error lists the findings and is confidential. Every later certificate
+    of the data set names the findings that you accepted.
 
     Args:
         data, accept_missing, accept_outside: as for :func:`check_table`.
         ledger: the ledger in which the data set is open.
         dataset: the name of the data set.
-        block: the name of the block (a declared part of the data set) that the table contains; None if the
-            table is the whole data set.
+        block: the block (a declared part of the data set) in the table; None for the whole data set.
 
     Raises:
         UncleanTable: if the check finds something that you don't accept; nothing is stored.
         Conflict: if the content is registered as another data set, or as another block.
-        InvalidInput: as for :func:`check_table`, or if the policy declares ``public_records`` and the whole
-            table has another number of records.
+        InvalidInput: as for :func:`check_table`, or if the whole table has another number of records than the
+            policy's ``public_records``.
 
     >>> import pandas as pd
     >>> from tacit.ledger import Column, PureBudget
