@@ -106,11 +106,10 @@ _MOST_RECORDS = 10**6
 @final
 @dataclass(frozen=True)
 class PrivacyCurve:
-    """The (epsilon, delta) pairs that an event satisfies, as proven by one accountant.
+    """The privacy cost of an event: the (epsilon, delta) pairs that one accountant proves for it.
 
-    :func:`account` makes it. ``event``, ``method`` (the accountant) and ``adjacency`` are the arguments of
-    :func:`account`. ``records`` is the number of records that the curve protects together: 1, or the size of
-    a :meth:`group`.
+    :func:`account` computes the curve from ``event``, ``method`` (the accountant) and ``adjacency``.
+    ``records`` is the number of records that the curve protects together: 1, or the size of a :meth:`group`.
 
     The methods accept a number or an array, and return the same shape.
 
@@ -118,12 +117,12 @@ class PrivacyCurve:
 
     * ``epsilon(delta)`` is an upper bound: the event is (epsilon(delta), delta)-DP under ``adjacency``.
     * ``delta(epsilon)`` is an upper bound: the event is (epsilon, delta(epsilon))-DP.
-    * ``epsilon_bounds(delta)`` returns a lower and an upper bound on the best possible epsilon: the smallest
-      one that the event's worst-case pair of output distributions satisfies at ``delta``.  The upper bound is
-      ``epsilon(delta)``.  ``delta_bounds(epsilon)`` does the same for delta.
-    * No value is negative or NaN.  Epsilon is infinite only if no finite value is known.
-    * No membership test does better than ``false_negative_rate``, ``advantage``, ``success`` and
-      ``posterior`` allow.
+    * ``epsilon_bounds(delta)`` encloses the exact epsilon. This is the smallest epsilon that holds for the
+      event's worst-case pair of output distributions. The upper bound is ``epsilon(delta)``.
+      ``delta_bounds(epsilon)`` does the same for delta.
+    * No value is negative or NaN. Epsilon is infinite only if no finite value is known.
+    * No membership test (a guess whether a record took part) does better than ``false_negative_rate``,
+      ``advantage``, ``success`` and ``posterior`` allow.
 
     >>> from tacit.accounting import account
     >>> from tacit.events import Gaussian
@@ -149,12 +148,12 @@ class PrivacyCurve:
     # --- the curve ----------------------------------------------------------------------------------------
 
     def epsilon(self, delta: Numbers) -> Numbers:
-        """Return an upper bound on epsilon, in nats, for ``delta`` in (0, 1).
+        """Return an upper bound on epsilon at ``delta``, a number in (0, 1).
 
-        Delta may also be 0 if the privacy loss has a known upper bound, as with Laplace noise.
+        A ``delta`` of 0 is also allowed if a finite epsilon is known for it, as with Laplace noise.
 
         Raises:
-            InvalidInput: if a delta is negative, 1 or more, or 0 without such an upper bound.
+            InvalidInput: for any other delta.
 
         >>> from tacit.accounting import account
         >>> from tacit.events import Compose, Laplace
@@ -175,7 +174,7 @@ class PrivacyCurve:
         return _answered(self._price.epsilon, epsilons, check, delta)
 
     def delta(self, epsilon: Numbers) -> Numbers:
-        """Return an upper bound on delta, in [0, 1], for ``epsilon`` >= 0 in nats.
+        """Return an upper bound on delta, in [0, 1], at ``epsilon``.
 
         Raises:
             InvalidInput: if an epsilon is negative or not finite.
@@ -183,9 +182,9 @@ class PrivacyCurve:
         return _answered(self._price.delta, self._price.deltas, _check_epsilon, epsilon, most=1.0)
 
     def epsilon_bounds(self, delta: Numbers) -> tuple[Numbers, Numbers]:
-        """Return a lower and an upper bound on the smallest possible epsilon at ``delta``.
+        """Return a lower and an upper bound on the exact epsilon at ``delta``.
 
-        The smallest epsilon is that of the event's dominating pair, the worst-case pair of output
+        The exact epsilon is the smallest one that holds for the event's worst-case pair of output
         distributions. The lower bound is 0.0 if the accountant has none.
 
         Raises:
@@ -194,9 +193,9 @@ class PrivacyCurve:
         return _both(self._price.epsilon_bounds, _check_delta, delta)
 
     def delta_bounds(self, epsilon: Numbers) -> tuple[Numbers, Numbers]:
-        """Return a lower and an upper bound on the smallest possible delta at ``epsilon``.
+        """Return a lower and an upper bound on the exact delta at ``epsilon``.
 
-        The smallest delta is that of the event's dominating pair, the worst-case pair of output
+        The exact delta is the smallest one that holds for the event's worst-case pair of output
         distributions. The lower bound is 0.0 if the accountant has none.
 
         Raises:
@@ -210,9 +209,10 @@ class PrivacyCurve:
         return _both(self._price.delta_bounds, _check_epsilon, epsilon, most=1.0)
 
     def error_budget(self, delta: float) -> ErrorBudget:
-        """Return the bounds on epsilon at ``delta``, and the numerical errors that explain their distance.
+        """Return the bounds of :meth:`epsilon_bounds` at ``delta``, and the numerical errors between them.
 
-        The ``parts`` of the result are empty if the accountant does not know its numerical errors.
+        ``parts`` maps each error, such as rounding, to the most that it adds to the distance of the bounds.
+        It is empty if the accountant does not know its errors.
 
         Raises:
             InvalidInput: if delta is not in (0, 1).
@@ -220,10 +220,10 @@ class PrivacyCurve:
         return self._price.error_budget(_check_delta(delta))
 
     def by_direction(self, delta: float) -> Mapping[str, float]:
-        """Return upper bounds on epsilon for removing a record (``remove``) and for adding one (``add``).
+        """Return two upper bounds on epsilon: for removing a record (``remove``) and adding one (``add``).
 
-        The larger of the two is the epsilon of the event. The result is empty if both directions cost the
-        same, or if the accountant does not distinguish them.
+        The larger one is the epsilon of the event. The result is empty if the two are equal, or if the
+        accountant does not distinguish them.
 
         Raises:
             InvalidInput: if delta is not in (0, 1).
@@ -233,12 +233,14 @@ class PrivacyCurve:
     # --- what an attacker gains ---------------------------------------------------------------------------
 
     def false_negative_rate(self, false_positive_rate: Numbers) -> Numbers:
-        """Return the trade-off function f: the least false-negative rate of any membership test.
+        """Return the smallest false-negative rate of any membership test with this ``false_positive_rate``.
 
-        A test with this ``false_positive_rate``, in [0, 1], finds at most the share 1 - f of the members.
-        Under perfect privacy f is 1 - ``false_positive_rate``, and otherwise it is at most that. f is convex
-        and decreasing. The result is a lower bound on f, within about 1e-6 of the value that the deltas of
-        the curve imply.
+        The test guesses whether a record took part. If the result is f, the test detects at most the share 1
+        - f of the records that did. Perfect privacy means f = 1 - ``false_positive_rate``, the largest
+        possible value. As a function of the false-positive rate, f is convex and decreasing (the trade-off
+        function).
+
+        The result is a lower bound, within about 1e-6 of the exact value for the deltas of this curve.
 
         Raises:
             InvalidInput: if a rate is not in [0, 1].
@@ -263,10 +265,10 @@ class PrivacyCurve:
         )
 
     def gaussian_dp(self) -> GaussianDP:
-        """Return the smallest mu that the curve implies, and its ``regret``, the error of using mu alone.
+        """Return mu, one number for the whole curve, and ``regret``, the error of this summary.
 
-        Unlike one (epsilon, delta) pair, mu describes the whole curve (Gomez et al. 2025, 2503.10945). It
-        covers all membership tests whose error rates are 1e-10 or more.
+        mu is the smallest parameter of Gaussian DP (see :class:`GaussianDP`) that follows from the curve. It
+        covers all membership tests whose error rates are 1e-10 or more (Gomez et al. 2025, 2503.10945).
 
         >>> from tacit.accounting import account
         >>> from tacit.events import Gaussian, PoissonSampled, Repeat
@@ -278,11 +280,10 @@ class PrivacyCurve:
         return gaussian_bound(self.delta, self.false_negative_rate)
 
     def advantage(self) -> float:
-        """Return the largest TPR - FPR (true minus false-positive rate) that any membership test can reach.
+        """Return the largest TPR - FPR (true minus false-positive rate) of any membership test.
 
-        It equals delta at epsilon 0, and bounds the total variation distance between the outputs with and
-        without the record. If members and non-members are equally likely, a guess is right with probability
-        at most (1 + advantage) / 2.
+        The test guesses whether a record took part. If the record did so with probability 1/2, the guess is
+        right with probability at most (1 + advantage) / 2. The advantage is delta at epsilon 0.
 
         >>> from tacit.accounting import account
         >>> from tacit.events import Gaussian
@@ -292,13 +293,12 @@ class PrivacyCurve:
         return self.delta(0.0)
 
     def success(self, prior: Numbers) -> Numbers:
-        """Return the largest probability with which an attacker can guess whether a record took part.
+        """Return the largest probability with which an attacker guesses correctly whether a record took part.
 
-        It is 1 - q + q delta(log((1 - q) / q)) with q = min(p, 1 - p), because delta(epsilon) describes the
-        test with the least total error, p false negatives + (1 - p) false positives.
+        With q = min(p, 1 - p), the result is 1 - q + q delta(log((1 - q) / q)).
 
         Args:
-            prior: p in [0, 1], the probability of membership before the release.
+            prior: p in [0, 1], the probability that the record took part, before the release.
 
         Raises:
             InvalidInput: if a prior is not in [0, 1].
@@ -320,15 +320,11 @@ class PrivacyCurve:
         return _shaped(chance, prior, most=1.0)
 
     def posterior(self, prior: Numbers, *, delta: float) -> Numbers:
-        """Return an upper bound on the probability of membership after the release.
-
-        A release raises the log odds of membership by the privacy loss L, which is random.  The curve implies
-        P(L > epsilon + t) <= delta(epsilon) / (1 - e^-t) for every t > 0.  The bound uses the best epsilon
-        and t.
+        """Return an upper bound on an attacker's probability that a record took part, after the release.
 
         Args:
-            prior: the probability of membership before the release, in [0, 1].
-            delta: the probability that the bound fails, in (0, 1).
+            prior: this probability before the release, in [0, 1].
+            delta: the probability that the bound fails, in (0, 1), such as 1e-6.
 
         Raises:
             InvalidInput: if a prior is not in [0, 1] or delta is not in (0, 1).
@@ -364,13 +360,13 @@ class PrivacyCurve:
     # --- further curves -----------------------------------------------------------------------------------
 
     def group(self, size: int) -> PrivacyCurve:
-        """Return the curve of a group of ``size`` records.
+        """Return the curve that protects ``size`` records together, such as all records of a person.
 
-        The curve is the smaller of two upper bounds.  The first is the curve of ``GroupPrivacy(event,
-        size)``, if the method supports that event.  The second is valid for every mechanism: a mechanism that
-        is (eps, delta)-DP for one record is (k eps, delta (exp(k eps) - 1) / (exp(eps) - 1))-DP for k records
-        (Vadhan, "The Complexity of Differential Privacy" 2017, Lemma 2.2).  If only the second is known, the
-        lower bounds of the curve are those of one record, because a group contains at least one record.
+        It is the smaller of two upper bounds. The first is the curve of ``GroupPrivacy(event, size)``. The
+        second holds for every mechanism: (eps, delta)-DP for one record implies (k eps, delta (exp(k eps) -
+        1) / (exp(eps) - 1))-DP for k records (Vadhan, "The Complexity of Differential Privacy" 2017, Lemma
+        2.2). If the method does not support the first event, the lower bounds of the result are those of one
+        record.
 
         Raises:
             InvalidInput: if ``size`` is not an integer in [1, 1e6].
@@ -395,8 +391,8 @@ class PrivacyCurve:
         """Return the curve of this release and ``other`` together, on the same records.
 
         The second release may depend on the output of the first. If both curves have the same method, the
-        accountant computes the curve of both events as one. Otherwise epsilons and deltas add up (Dwork & Lei
-        2009), with delta split between the two in the best of several ways. This is valid but loose.
+        accountant accounts for both events together. Otherwise their epsilons and deltas add up, a valid but
+        loose bound (Dwork & Lei 2009).
 
         Raises:
             UnsupportedEvent: if the two curves have different adjacencies or groups.
@@ -479,17 +475,15 @@ def account(event: Event, *, adjacency: Adjacency | str, method: str = "pld") ->
 
     Args:
         event: what is released: an event of :mod:`tacit.events`, which may contain other events.
-        adjacency: how neighbouring datasets differ: ``add-remove``, ``replace-one`` or ``zero-out``. There is
-            no default.
-        method: the accountant: ``pld`` (tight), ``rdp``, ``moments``, ``gaussian``, ``zcdp``, ``optimal``,
-            ``strong``, ``basic``, or ``best`` for the smallest bound of all accountants
-            (:meth:`PrivacyCurve.best_method` returns the accountant that proves it).
+        adjacency: how neighbouring datasets differ: ``add-remove``, ``replace-one`` or ``zero-out``.
+        method: the accountant. The default, ``pld``, is tight. ``best`` takes the smallest bound of all
+            accountants. The others are ``rdp``, ``moments``, ``gaussian``, ``zcdp``, ``optimal``, ``strong``
+            and ``basic``; most of their bounds are looser.
 
     Raises:
-        UnsupportedEvent: if the method has no proven bound for an event in ``event``; the message names that
-            event.
-        NoiseOutOfRange: if the noise is too small or too large to be accounted for, such as a noise
-            multiplier below 0.1 or above 1e6 on a sample. It is a subclass of ``UnsupportedEvent``.
+        UnsupportedEvent: if the accountant has no proven bound for an event. The message names the event.
+        NoiseOutOfRange: if the noise is too small or too large to account for, such as a noise multiplier
+            below 0.1 or above 1e6 on a sample. It is a subclass of ``UnsupportedEvent``.
         InvalidInput: if the adjacency or the method is unknown.
 
     **Guarantee**

@@ -192,38 +192,39 @@ def calibrate(
     """Find the smallest noise multiplier for a privacy budget, or for a limit on attacks.
 
     Set one of three goals: ``epsilon`` with ``delta``; ``advantage``; or ``true_positive_rate`` with
-    ``false_positive_rate``. If you want to limit attacks, set one of the last two: they need less noise than
-    an epsilon that implies the same limit (Kulynych et al. 2024, 2407.02191).
+    ``false_positive_rate``. The last two limit attacks directly, and need less noise than an epsilon that
+    implies the same limit (Kulynych et al. 2024, 2407.02191).
 
     Args:
         family: a function from a noise multiplier to the event of everything that is released. Epsilon must
-            fall as the noise grows. Releases whose noise is fixed may be part of the event.
-        epsilon: the largest epsilon, above 0, in nats.
+            fall as the noise grows. Parts of the event may have a fixed noise.
+        epsilon: the largest epsilon, above 0.
         delta: the delta of that epsilon, in (0, 1).
         advantage: the largest TPR - FPR (true minus false-positive rate) of any membership test, in (0, 1).
-        true_positive_rate: the largest true-positive rate of any membership test that has this
-            ``false_positive_rate``. It is above ``false_positive_rate``, and at most 1.
-        false_positive_rate: the false-positive rate of these tests, in [0, 1].
+            Such a test guesses whether a record took part.
+        true_positive_rate: the largest TPR of any membership test with this ``false_positive_rate``. It is
+            above ``false_positive_rate``, and at most 1.
+        false_positive_rate: the FPR of these tests, in [0, 1].
         adjacency: how neighbouring datasets differ, as in :func:`account`.
         method: the accountant, as in :func:`account`.
-        digits: round the result up, to this many significant digits (6 or more). Processors may compute the
-            curve with different last bits; rounding gives them all the same noise.
+        digits: round the result up to this many significant digits, at least 6. Then every processor returns
+            the same noise. Default: no rounding.
 
     Returns:
         The noise multiplier, in [0.1, 1e6].
 
     Raises:
-        BudgetExceeded: if no noise is enough: the releases with fixed noise already cost too much, or the
-            goal needs more noise than the accountant supports.
-        LooseBudget: if the goal would allow less noise than the accountant supports, whose minimum is 0.1 or
-            more. The message states this minimum and its cost. It is a subclass of ``InvalidInput``.
+        BudgetExceeded: if no supported noise meets the goal, for instance because the parts with fixed noise
+            cost too much.
+        LooseBudget: if even the smallest supported noise, 0.1 or more, meets the goal. The message states
+            this noise and its cost. It is a subclass of ``InvalidInput``.
         InvalidInput: if no goal is given, or more than one.
 
     **Guarantee**
 
-    * The curve of ``family(result)`` meets the goal.  This is checked before the result is returned.
-    * The noise is almost the smallest possible.  Without rounding (``digits``), noise that is smaller by a
-      factor of 1.0001 does not meet a goal of epsilon, and by 1.000001 does not meet a limit on attacks.
+    * The curve of ``family(result)`` meets the goal. This is checked before the result is returned.
+    * The noise is almost the smallest possible. Without ``digits``, noise that is smaller by a factor of
+      1.0001 does not meet a goal of epsilon. For the other goals, the factor is 1.000001.
 
     >>> from tacit.events import Gaussian, PoissonSampled, Repeat
     >>> def plan(sigma):
@@ -398,20 +399,20 @@ def largest_steps(
     Args:
         family: a function from a number of steps, at least 1, to the event of everything that is released.
             Epsilon must grow with the number of steps.
-        epsilon: the largest epsilon, 0 or more, in nats.
+        epsilon: the largest epsilon, 0 or more.
         delta: the delta of that epsilon, in (0, 1).
         adjacency: how neighbouring datasets differ, as in :func:`account`.
         method: the accountant, as in :func:`account`.
 
     Returns:
-        The number of steps, below 1e9.  It is 0 if the budget does not even allow one step.
+        The number of steps, below 1e9. It is 0 if the budget does not allow a single step.
 
     Raises:
-        InvalidInput: if the budget allows 1e9 steps. The cost then hardly depends on the number of steps.
+        InvalidInput: if the budget allows 1e9 steps, probably because ``family`` ignores its argument.
 
     **Guarantee**
 
-    * ``account(family(result), ...).epsilon(delta) <= epsilon``.  This is checked before the return.
+    * ``account(family(result), ...).epsilon(delta) <= epsilon``. This is checked before the return.
     * The epsilon of ``result + 1`` steps exceeds the budget.
 
     >>> from tacit.events import Gaussian, Repeat
@@ -463,8 +464,8 @@ def epsilon_schedule(
 ) -> list[float]:
     """Compute epsilon after each of ``counts`` steps, for a progress bar or a plot.
 
-    Each entry of ``counts`` takes about ten microseconds for Gaussian noise, with or without sampling,
-    because nearby counts share computations. It takes about ten milliseconds for other mechanisms.
+    Each count takes about ten microseconds for Gaussian noise, with or without sampling, and about ten
+    milliseconds for other mechanisms.
 
     Args:
         family: a function from a number of steps to the event of that many steps.
@@ -474,7 +475,7 @@ def epsilon_schedule(
         method: the accountant, as in :func:`account`.
 
     Returns:
-        Upper bounds on epsilon, in nats, in the order of ``counts``.
+        Upper bounds on epsilon, in the order of ``counts``.
 
     >>> from tacit.events import Gaussian, Repeat
     >>> [round(e, 3) for e in epsilon_schedule(

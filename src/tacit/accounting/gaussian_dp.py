@@ -35,14 +35,16 @@ _ROUNDING = 16.0 * 2.0**-53  # of Phi, relative to it
 
 @dataclass(frozen=True)
 class GaussianDP:
-    """The bound mu of Gaussian DP: the mechanism reveals at most as much as N(0, 1) against N(``mu``, 1).
+    """The result of :meth:`PrivacyCurve.gaussian_dp`: one number, mu, for a whole privacy curve.
+
+    A membership test guesses whether a record took part. Under Gaussian DP, this is at least as hard as to
+    tell one draw of N(0, 1) from one of N(``mu``, 1). A smaller ``mu`` is more private.
 
     Attributes:
-        mu: the bound. It covers all membership tests whose error rates are 1e-10 or more. It is infinite if
-            the privacy curve implies no finite bound.
-        regret: the error of describing the mechanism by ``mu`` alone: the largest difference in an error
-            rate between the true trade-off curve and that of ``mu``. It is 0 for a Gaussian mechanism. Below
-            0.01, ``mu`` describes the mechanism well (Gomez et al. 2025, 2503.10945).
+        mu: the bound, for all tests whose error rates are 1e-10 or more; infinite if no finite bound is
+            known.
+        regret: how much ``mu`` exaggerates the power of tests: at most this much in each error rate. It is 0
+            for Gaussian noise. Below 0.01, ``mu`` describes the curve well (Gomez et al. 2025, 2503.10945).
 
     >>> from tacit.accounting import account
     >>> from tacit.events import Laplace

@@ -20,26 +20,25 @@ from tacit.errors import check_integer, check_real
 class MemoryBudget:
     """Limits on the memory that clipping may use in addition to a non-private step.
 
-    Clipping needs the norm of each record's gradient first, and the sum of the clipped gradients afterwards.
-    A layer either stores its per-record gradients in between, or computes both without storing them. The
-    limits decide which. The defaults (``FAST``) save time, and ``LEAN`` saves memory.
+    Clipping needs the norm of each record's gradient, and then the sum of the clipped gradients. Between the
+    two, a layer may store its per-record gradients; otherwise it does more work. The defaults (``FAST``) save
+    time, and ``LEAN`` saves memory.
 
     Attributes:
-        linear_slack: a limit for linear layers. A layer stores its per-record gradients if they are at most
-            this many times as large as its inputs and output gradients, which are then freed. For a layer
-            with d inputs and p outputs and records of T positions, this is p d <= slack T (p + d), or half
-            of that in 16 bits. At 1, storing takes no additional memory. At 0, no layer stores them, which
-            takes more time and memory.
-        convolution_slack: the same limit for convolutions. On a CPU, if the gradients take more memory than
-            the inputs and output gradients, they must also fit into ``small_bytes``.
-        small_bytes: a convolution may always store per-record gradients of up to this size, whatever the
-            slack, if computing them twice is slow and ghost norms (norms without gradients) are not faster.
-        pass_bytes: on a CPU, the largest size of the activations of one forward and backward pass, but at
-            least 8 times the parameters. A larger batch is split into several passes, which also saves time.
-            The C library is asked to retain this much freed memory (:func:`tacit.clipping.fast.keep_memory`).
-            On a CUDA device, the largest size of a convolution's patches at any one time.
-        chunk_bytes: the largest size of the per-record gradients that are computed at once if a layer does
-            not store them.
+        linear_slack: how large the stored gradients of a linear layer may be, as a multiple of its inputs and
+            output gradients. Those are freed in exchange: at 1, storing takes no additional memory. At 0,
+            nothing is stored and nothing freed, which takes more time and memory. A layer with d inputs, p
+            outputs and records of T positions stores if p d <= slack T (p + d), or half of that in 16 bits.
+        convolution_slack: the same for convolutions. On a CPU, gradients larger than the inputs and output
+            gradients must also fit into ``small_bytes``.
+        small_bytes: the bytes of gradients that a convolution may store whatever the slack, if the
+            alternatives are slow.
+        pass_bytes: on a CPU, the bytes of activations in one forward and backward pass, but at least 8 times
+            the parameters. A larger batch is split into several passes. The C library is asked to retain this
+            much freed memory (:func:`tacit.clipping.fast.keep_memory`). On a CUDA device, the bytes of a
+            convolution's patches (unfolded inputs) at any one time.
+        chunk_bytes: the bytes of per-record gradients that a layer computes at once if it does not store
+            them.
 
     >>> LEAN.linear_slack < FAST.linear_slack
     True

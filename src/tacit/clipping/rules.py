@@ -39,12 +39,12 @@ if TYPE_CHECKING:
 class ClippingRule(ABC):
     """The base class of clipping rules, which bound how much one record can change the sum of gradients.
 
-    From the norm of a record's gradient, a rule computes the factor that the gradient is multiplied by. A
-    rule may divide the parameters into groups, and clip each group g separately, at a threshold C_g.
+    A rule multiplies each record's gradient by a factor, computed from the gradient's norm. It may divide the
+    parameters into groups, and clip each group g separately, to a norm of at most C_g (the threshold).
 
     **Guarantee**
 
-    * A record's scaled gradient has l2 norm at most C_g in each group g, and so at most
+    * The clipped gradient of a record has l2 norm at most C_g in each group g, and so at most
       ``sensitivity(thresholds)`` over all parameters together.
     * If the norm of a record's gradient is infinite or NaN, the factor is 0.
     """
@@ -64,7 +64,9 @@ class ClippingRule(ABC):
         """Return the thresholds of the first step, one for each group of parameters."""
 
     def sensitivity(self, thresholds: Sequence[float]) -> float:
-        """Return the l2 bound on one record's contribution, sqrt(sum_g C_g^2), from the ``thresholds`` C_g.
+        """Return sqrt(sum_g C_g^2), the largest l2 norm of one record's clipped gradient.
+
+        ``thresholds`` are the C_g, one for each group of parameters.
 
         >>> FlatClipping(1.0).sensitivity([3.0, 4.0])
         5.0
@@ -100,7 +102,7 @@ class FlatClipping(ClippingRule):
         _set_positive(self, "norm")
 
     def initial_thresholds(self, names: Sequence[str]) -> list[float]:
-        """Return the one threshold, [C]."""
+        """Return ``[norm]``, the only threshold."""
         del names
         return [self.norm]
 
@@ -110,10 +112,10 @@ class PerLayerClipping(ClippingRule):
     """Clips the gradient of each module separately, its weight and bias together (1607.00133, section 3.1).
 
     Args:
-        norm: the l2 bound on a record's contribution over all modules together.
-        norms: pairs (module, C_g), with the threshold C_g of every module that has trainable parameters of
-            its own. sqrt(sum_g C_g^2) must be at most ``norm``. By default, each of the G modules gets
-            C_g = norm / sqrt(G).
+        norm: the largest l2 norm of a record's clipped gradient, over all modules together.
+        norms: pairs (module name, threshold), for every module that directly owns trainable parameters. The
+            root of the sum of squared thresholds must be at most ``norm``. Default: norm / sqrt(G) for each
+            of G modules.
 
     >>> PerLayerClipping(2.0).initial_thresholds(["a.weight", "a.bias", "b.weight", "c.weight", "d.weight"])
     [1.0, 1.0, 1.0, 1.0]
@@ -148,7 +150,7 @@ class PerLayerClipping(ClippingRule):
         return list(by_module.values())
 
     def initial_thresholds(self, names: Sequence[str]) -> list[float]:
-        """Return the threshold C_g of each module: that of ``norms``, or norm / sqrt(G) by default."""
+        """Return the threshold of each module, from ``norms``, or norm / sqrt(G) for each of G modules."""
         modules = [_module_of(group[0]) for group in self.groups(names)]
         if not self.norms:
             return [self.norm / math.sqrt(len(modules))] * len(modules)
@@ -163,11 +165,10 @@ class PerLayerClipping(ClippingRule):
 
 @dataclass(frozen=True)
 class AutomaticClipping(ClippingRule):
-    """Automatic clipping, which scales each record's gradient to a norm of nearly C, even if it is small.
+    """Automatic clipping: brings the gradient of every record, large or small, close to the norm C.
 
-    A gradient of norm r is multiplied by C / (r + ``stability``), with ``norm`` as C (Bu et al., 2206.07136,
-    "AUTO-S"). The result has norm C r / (r + stability) < C, so the sensitivity is C, as with
-    :class:`FlatClipping`. ``stability`` is at least 1e-10.
+    C is ``norm``. A gradient of norm r is multiplied by C / (r + ``stability``), so its new norm is C r / (r
+    + stability) < C (Bu et al., 2206.07136, "AUTO-S"). ``stability`` is at least 1e-10.
 
     >>> AutomaticClipping(1.0).initial_thresholds(["a.weight", "b.weight"])
     [1.0]
@@ -180,7 +181,7 @@ class AutomaticClipping(ClippingRule):
         _set_positive(self, "norm", "stability")
 
     def initial_thresholds(self, names: Sequence[str]) -> list[float]:
-        """Return the one threshold, [C]."""
+        """Return ``[norm]``, the only threshold."""
         del names
         return [self.norm]
 
@@ -199,14 +200,19 @@ class AutomaticClipping(ClippingRule):
 
 @dataclass(frozen=True)
 class AdaptiveClipping(ClippingRule):
-    """Flat clipping with a threshold that follows a quantile of the norms (Andrew et al., 1905.03871).
+    """Flat clipping with a threshold that follows the norms of the gradients (Andrew et al., 1905.03871).
 
-    Step t clips at the threshold C_t, beginning with ``initial_norm``. Besides the noisy sum of gradients, it
-    releases a noisy count of the records with norm at most C_t. From this count, :func:`next_threshold`
-    computes the next threshold, within ``[low, high]``. The count's noise has the standard deviation
-    ``count_noise`` (default: expected batch size / 20). The count costs no additional privacy, because
-    :func:`split_noise` increases the noise of the sum: both together cost as much as the sum alone with the
-    noise multiplier that you set.
+    Besides the noisy sum of gradients, each step releases a noisy count of the gradient norms up to the
+    threshold. From this count, :meth:`move` computes the next threshold. The count does not raise epsilon.
+    Instead, the sum gets more noise, so that both together cost as much as the sum alone with the noise
+    multiplier that you set.
+
+    Args:
+        initial_norm: the threshold of the first step.
+        quantile: the share of the norms that should be below the threshold.
+        learning_rate: how fast the threshold moves.
+        count_noise: the standard deviation of the noise on the count. Default: expected batch size / 20.
+        low, high: the limits of the threshold.
 
     >>> AdaptiveClipping(1.0, quantile=0.5).initial_thresholds(["a.weight", "b.weight"])
     [1.0]
@@ -232,23 +238,20 @@ class AdaptiveClipping(ClippingRule):
 
     @property
     def norm(self) -> float:
-        """The l2 bound on a record's contribution in the first step.
-
-        In later steps it is ``sensitivity(thresholds)``.
-        """
+        """The threshold of the first step, ``initial_norm``; later thresholds differ."""
         return self.initial_norm
 
     def initial_thresholds(self, names: Sequence[str]) -> list[float]:
-        """Return the threshold of the first step, [C_0]."""
+        """Return ``[initial_norm]``, the threshold of the first step."""
         del names
         return [self.initial_norm]
 
     def count_std(self, expected_batch_size: float) -> float:
-        """Return the standard deviation of the noise on the count of norms below the threshold."""
+        """Return the standard deviation of the noise on the count, in records (see ``count_noise``)."""
         return expected_batch_size / 20 if self.count_noise is None else self.count_noise
 
     def move(self, threshold: float, noisy_fraction: float) -> float:
-        """Return the threshold of the next step; see :func:`next_threshold`."""
+        """Return the next threshold. ``noisy_fraction`` is the noisy share of norms up to ``threshold``."""
         return next_threshold(
             threshold,
             noisy_fraction,

@@ -36,10 +36,11 @@ _LEVEL_BITS = 33  # an address is a level and a node below 2^33, which is more t
 
 
 class Correlation(ABC):
-    """The base class of noise that is correlated between steps, as a matrix C describes it.
+    """The base class of noise that is correlated between steps.
 
-    A correlation is a frozen dataclass, and its fields are public. The noise of a step is new noise minus
-    part of the noise of earlier steps, so that the noise partly cancels when training sums the steps.
+    Each step adds new noise and subtracts part of the noise of earlier steps. So noise partly cancels when
+    training sums the steps. The noise of all steps is C^-1 Z, with independent noise Z; the matrix C
+    describes the correlation.
 
     >>> isinstance(Banded((1.0, 0.5)), Correlation), Banded((1.0, 0.5)).kept
     (True, 2)
@@ -53,27 +54,26 @@ class Correlation(ABC):
 
     @property
     def kept(self) -> int:
-        """The memory for stored noise, including the last step's, in multiples of the trained weights."""
+        """The number of noise tensors to store, each as large as the trained weights."""
         ahead = BLOCK if len(self.feedback) > 2 * BLOCK and not self.kept_share else 0
         return len(self.feedback) + 1 + ahead if self.feedback else 0
 
     @abstractmethod
     def terms(self, step: int) -> list[tuple[int, float]]:
-        """Return the new noise of a step as pairs (address, weight), one for each independent draw.
+        """Return the random draws in the new noise of ``step``, as pairs (address, weight).
 
-        The address tells the random number generator which draw it is; two steps with the same address share
-        the draw. The noise of the step is the weighted sum of the draws.
+        The new noise is the sum of weight * draw. Steps that use the same address use the same draw.
         """
 
     @abstractmethod
     def event(self, noise_multiplier: float, steps: int, *, participations: int, separation: int) -> Event:
-        """Return the event of a run of ``steps`` steps.
+        """Return the event of a run of ``steps`` steps, for accounting.
 
         Args:
-            noise_multiplier: the noise multiplier of the independent noise Z.
-            steps: the number of steps of the run.
+            noise_multiplier: the standard deviation of a draw, divided by the clipping norm.
+            steps: the number of steps.
             participations: the largest number of steps in which one record takes part.
-            separation: the smallest distance between two of these steps, in steps.
+            separation: the smallest distance between two of them, in steps.
         """
 
 
@@ -82,19 +82,22 @@ class Toeplitz(ABC):
 
     @abstractmethod
     def inverse(self, steps: int) -> tuple[float, ...]:
-        """Return the first column of the inverse of C, with ``steps`` entries."""
+        """Return the weights of the last ``steps`` draws in a step's noise, the newest first.
+
+        They are the first column of C^-1 (see :class:`Correlation`).
+        """
 
 
 def prefix_error(correlation: Toeplitz, steps: int) -> float:
-    """Compute how much noise the sum of a run's first t steps has, as a root mean square over t.
+    """Compute the noise on the sum of the first t steps, as a root mean square over t = 1 to ``steps``.
 
     Args:
-        correlation: the form of C.
-        steps: the number of steps of the run, T; t goes from 1 to T.
+        correlation: the correlated noise, such as a :class:`Banded`.
+        steps: the number of steps of the run.
 
     Returns:
-        The standard deviation of the noise if each draw has standard deviation 1. For steps of sensitivity 1,
-        multiply it by the noise multiplier.
+        The standard deviation of this noise if each draw has standard deviation 1. In a run, multiply it by
+        the noise multiplier and the clipping norm.
 
     >>> round(prefix_error(Banded((1.0,)), 100), 3) == round(math.sqrt(50.5), 3)
     True
@@ -201,9 +204,10 @@ class Bands(Correlation, Toeplitz):
 
 @final
 class Banded(Bands):
-    """Correlated noise whose matrix C has a few constant diagonals, with ``coefficients`` as their values.
+    """Correlated noise from a matrix C with a few non-zero diagonals.
 
-    The first coefficient is that of the main diagonal. Training stores the noise of one step for each
+    The noise of all steps is C^-1 Z, with independent noise Z. Each diagonal of C has one value:
+    ``coefficients`` lists them, the main diagonal first. Training stores the noise of one step for each
     coefficient. With :class:`tacit.sampling.CyclicPoissonSampling`, use at most as many coefficients as a
     cycle has steps.
 
@@ -218,7 +222,7 @@ class Banded(Bands):
 
     @property
     def feedback(self) -> tuple[float, ...]:  # type: ignore[override]
-        """The factors with which a step subtracts the stored noise of earlier steps, the latest first."""
+        """The factors on the noise of earlier steps when a step subtracts it, the latest step first."""
         return tuple(c / self.coefficients[0] for c in self.coefficients[1:])
 
     def terms(self, step: int) -> list[tuple[int, float]]:
@@ -231,11 +235,10 @@ class Banded(Bands):
 
 @final
 class BandedInverse(Bands):
-    """Correlated noise where the *inverse* of C has a few constant diagonals (Kalinin et al., 2505.12128).
+    """Correlated noise that is a weighted sum of the last few random draws (Kalinin et al., 2505.12128).
 
-    ``coefficients`` are the values on these diagonals, the main diagonal first. The noise of a step is the
-    weighted sum of one random draw for each coefficient. Nothing is stored, because earlier draws are drawn
-    again. Four coefficients from :meth:`optimised` are as good as 64 from :meth:`square_root`.
+    ``coefficients`` are the weights, the newest draw first. Training repeats earlier draws instead of storing
+    them. Four coefficients from :meth:`optimised` are as good as 64 from :meth:`square_root`.
 
     >>> BandedInverse.square_root(3).coefficients
     (1.0, -0.5, -0.125)
@@ -257,14 +260,14 @@ class BandedInverse(Bands):
 @final
 @dataclass(frozen=True)
 class Tree(Correlation):
-    """Correlated noise from the binary tree of DP-FTRL.
+    """Correlated noise from a binary tree over the steps (DP-FTRL).
 
     Each node of the tree covers an interval of steps and has one random draw. The sum of the first t steps
     has the noise of the few nodes that together cover these steps. Nothing is stored, and step t needs at
     most about 2 log2 t draws.
 
-    If you set ``restart_every``, a new tree begins after that many steps. If this is one epoch, in which each
-    record takes part once, a record takes part only once in each tree.
+    ``restart_every`` begins a new tree after that many steps. If this is one epoch, in which each record
+    takes part once, a record takes part only once in each tree.
 
     >>> Tree().terms(0), Tree().terms(1)
     ([(0, 1.0)], [(8589934592, 1.0), (0, -1.0)])
@@ -294,22 +297,24 @@ class Tree(Correlation):
         return nodes
 
     def prefix_error(self, steps: int) -> float:
-        """Compute how much noise the sum of the first t steps has, as a root mean square over t.
+        """Compute the noise on the sum of the first t steps, as a root mean square over t = 1 to ``steps``.
 
-        The result means the same as that of :func:`prefix_error`.
+        The unit is the standard deviation of one draw.
         """
         each = self.restart_every or steps
         nodes = (t // each * each.bit_count() + (t % each).bit_count() for t in range(1, steps + 1))
         return math.sqrt(sum(nodes) / steps)
 
     def event(self, noise_multiplier: float, steps: int, *, participations: int, separation: int) -> Event:
-        """Return the event of a run of ``steps`` steps, in the worst case over the steps of a record.
+        """Return the event of a run of ``steps`` steps, for accounting.
+
+        It assumes that a record takes part in the most costly steps.
 
         Args:
-            noise_multiplier: the noise multiplier of each node.
-            steps: the number of steps of the run.
+            noise_multiplier: the standard deviation of the draw of a node, divided by the clipping norm.
+            steps: the number of steps.
             participations: the largest number of steps in which one record takes part.
-            separation: the smallest distance between two of these steps, in steps.
+            separation: the smallest distance between two of them, in steps.
         """
         each = min(self.restart_every or steps, steps)
         trees = min(-(-steps // each), participations)
@@ -375,10 +380,9 @@ _STARTS = [(slow, fast) for slow in (0.03, 0.4, 2.0, 10.0) for fast in (0.6, 2.0
 class BLT(Correlation, Toeplitz):
     """Correlated noise with a few buffers, each of which stores a decaying sum of all earlier noise (BLT).
 
-    After each step, a buffer is multiplied by its entry of ``decays``, and the noise of the step is added to
-    it. The next step subtracts each buffer, multiplied by its entry of ``scales``. So the first column of C
-    is 1, followed by sum_j scales[j] * decays[j]^i for i = 0, 1, 2, ... Three or four buffers are about as
-    good as any other C. :meth:`optimised` finds good decays and scales.
+    After each step, buffer j is multiplied by ``decays[j]``, and the noise of the step is added to it. The
+    next step subtracts ``scales[j]`` times each buffer. Three or four buffers are about as good as any other
+    correlation. :meth:`optimised` finds good decays and scales.
 
     >>> BLT((0.5,), (0.25,)).column(4)
     (1.0, 0.25, 0.125, 0.0625)
@@ -425,7 +429,7 @@ class BLT(Correlation, Toeplitz):
 
     @property
     def feedback(self) -> tuple[float, ...]:  # type: ignore[override]
-        """The factors with which a step subtracts the buffers: ``scales``."""
+        """The factors on the buffers when a step subtracts them: ``scales``."""
         return self.scales
 
     @property
@@ -437,7 +441,10 @@ class BLT(Correlation, Toeplitz):
         return [(step, 1.0)]
 
     def column(self, steps: int) -> tuple[float, ...]:
-        """Return the first column of C, with ``steps`` entries."""
+        """Return the first ``steps`` entries of the first column of C, the matrix of :class:`Correlation`.
+
+        Entry 0 is 1, and entry i + 1 is sum_j scales[j] * decays[j]^i.
+        """
         return _column(self.decays, self.scales, steps)
 
     def inverse(self, steps: int) -> tuple[float, ...]:

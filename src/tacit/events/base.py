@@ -22,12 +22,12 @@ from tacit.serial import Family, from_json, to_data
 
 
 class Adjacency(StrEnum):
-    """The relation between neighbouring data sets.
+    """The relation between neighbouring datasets: two datasets that a guarantee makes hard to tell apart.
 
-    * ``add-remove``: one dataset has one record more than the other.  The number of records is secret.
-    * ``replace-one``: both have the same size, and differ in one record.  The number of records is public.
-    * ``zero-out``: one dataset has an empty record, which contributes zero, in place of one record of the
-      other.  The number of records is public (Kairouz et al., 2103.00039, section 2).
+    * ``add-remove``: one dataset has one record more than the other. The number of records is secret.
+    * ``replace-one``: both have the same size, and one record is different. The number of records is public.
+    * ``zero-out``: in one dataset, one record is replaced by an empty one, which contributes zero. The number
+      of records is public (Kairouz et al., 2103.00039, section 2).
     """
 
     ADD_REMOVE = "add-remove"
@@ -145,7 +145,10 @@ def event_to_json(event: Event) -> str:
 
 
 def event_from_json(text: str) -> Event:
-    """Read an event that :func:`event_to_json` wrote.  The error for an unknown event names it.
+    """Read an event that :func:`event_to_json` wrote.
+
+    Raises:
+        UnsupportedEvent: if the kind of event is unknown. The message names it.
 
     >>> event_from_json('{"event": "Gaussian", "noise_multiplier": 2.0}')
     Gaussian(noise_multiplier=2.0)

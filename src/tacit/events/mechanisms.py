@@ -94,10 +94,10 @@ class RandomizedResponse(Event):
 class ShuffledReports(Event):
     """The reports of ``records`` people, in random order and without their senders.
 
-    Each person first randomises their own report, so that it is ``epsilon``-DP by itself (a local
-    randomiser). A shuffler then removes the senders (Feldman, McMillan & Talwar 2021, 2012.12803).  If you
-    set ``categories``, each report is randomised response over that number of categories, and costs less.
-    The number of people is public: a person who has no value randomises an empty answer.
+    Each person first randomises their own report, so that it is ``epsilon``-DP by itself. A shuffler then
+    removes the senders (Feldman, McMillan & Talwar 2021, 2012.12803). If you set ``categories``, each report
+    is randomised response over that number of categories, which costs less. The number of people is public: a
+    person who has no value randomises an empty answer.
 
     >>> from tacit.accounting import account
     >>> round(account(ShuffledReports(10_000, 2.0), adjacency="replace-one").epsilon(1e-6), 3)
@@ -115,7 +115,7 @@ class ShuffledReports(Event):
 
 @dataclass(frozen=True)
 class ApproximateDP(Event):
-    """Any mechanism that is proven to be (epsilon, delta)-DP, even if its queries are adaptive.
+    """Any mechanism that is proven to be (epsilon, delta)-DP. Its queries may depend on earlier answers.
 
     The proof must be for the adjacency that you pass to :func:`tacit.accounting.account`.
 
@@ -131,9 +131,9 @@ class ApproximateDP(Event):
 class ZeroConcentratedDP(Event):
     """Any mechanism that is proven to be rho-zCDP (zero-concentrated DP).
 
-    This means that for every order a > 1, the Renyi divergence between the outputs of neighbouring datasets
-    is at most rho a (Bun & Steinke 2016, 1605.02065, Definition 1.1).  The proof must be for the adjacency
-    that you pass to :func:`tacit.accounting.account`.
+    The Renyi divergence of order a between the outputs of neighbouring datasets must be at most rho a, for
+    every a > 1 (Bun & Steinke 2016, 1605.02065, Definition 1.1). The proof must be for the adjacency that you
+    pass to :func:`tacit.accounting.account`.
 
     >>> from tacit.accounting import account
     >>> round(account(ZeroConcentratedDP(0.01), adjacency="add-remove", method="rdp").epsilon(1e-5), 3)
@@ -145,13 +145,15 @@ class ZeroConcentratedDP(Event):
 
 @dataclass(frozen=True)
 class ExponentialMechanism(Event):
-    """The choice of one outcome, with probability proportional to exp(epsilon * score / (2 Delta_score)).
+    """The random choice of one outcome, with probability proportional to exp(epsilon * score / (2 Delta)).
 
-    One record changes each outcome's score by at most Delta_score.  Report-noisy-max with Gumbel noise is the
-    same mechanism.  The event also describes any other mechanism with ``epsilon``-bounded range: between
-    neighbouring datasets, the log probability of every outcome changes by nearly the same amount, up to a
-    difference of ``epsilon`` (Durfee & Rogers 2019, 1905.04273, Definition 5).  This must be true for the
-    adjacency that you pass to :func:`tacit.accounting.account`.
+    One record changes each outcome's score by at most Delta. Choosing the largest score after adding Gumbel
+    noise (report-noisy-max) is the same mechanism.
+
+    The event also describes any other mechanism with ``epsilon``-bounded range. Between neighbouring
+    datasets, the log probability of each outcome changes; for any two outcomes, the changes differ by at most
+    ``epsilon`` (Durfee & Rogers 2019, 1905.04273, Definition 5). This must hold for the adjacency that you
+    pass to :func:`tacit.accounting.account`.
 
     >>> from tacit.accounting import account
     >>> round(account(ExponentialMechanism(0.5), adjacency="add-remove").epsilon(1e-9), 3)
@@ -167,13 +169,14 @@ class ExponentialMechanism(Event):
 
 @dataclass(frozen=True)
 class SparseVector(Event):
-    """The sparse vector technique, which answers whether each query is "above" or "below" a threshold.
+    """The sparse vector technique: for each query, it tells only whether the value is above a threshold.
 
-    It stops after ``hits`` answers "above", and releases no numbers (Lyu, Su & Li 2017, 1603.01699,
-    Algorithm 7).  One record changes each query's true value by at most Delta.  The threshold gets the noise
-    Lap(Delta / epsilon_threshold), drawn once.  Every query gets new noise, Lap(2 hits Delta /
-    epsilon_queries).  If ``monotonic``, it is only half of that, Lap(hits Delta / epsilon_queries).  Set
-    ``monotonic`` if one record moves all queries in the same direction, as for counts.
+    It stops after ``hits`` answers "above" (Lyu, Su & Li 2017, 1603.01699, Algorithm 7). One record changes
+    each query's true value by at most Delta. The threshold gets the noise Lap(Delta / epsilon_threshold),
+    drawn once. Every query gets new noise, Lap(2 hits Delta / epsilon_queries).
+
+    Set ``monotonic`` if one record moves all queries in the same direction, as for counts. The noise of a
+    query is then only Lap(hits Delta / epsilon_queries).
 
     >>> SparseVector(epsilon_threshold=0.5, epsilon_queries=0.5, hits=3)
     SparseVector(epsilon_threshold=0.5, epsilon_queries=0.5, hits=3, monotonic=False)
@@ -187,12 +190,12 @@ class SparseVector(Event):
 
 @dataclass(frozen=True)
 class GaussianMixture(Event):
-    """A sum of vectors with Gaussian noise, where one record's (or user's) share of the sum is random.
+    """A sum of vectors with Gaussian noise, if the size of one record's (or user's) vector is random.
 
-    The release is ``f(D) + N(0, (noise_multiplier * Delta)^2 I)``.  With probability ``probabilities[i]``,
-    the vector that a record or user adds to the sum f(D) has l2 norm at most ``sensitivities[i] * Delta``.
-    Which i was drawn stays secret.  For example, if a user's records are sampled independently, the
-    sensitivities are 0, 1, 2, ... and the probabilities are binomial (Ganesh 2024, 2401.10294).
+    The release is ``f(D) + N(0, (noise_multiplier * Delta)^2 I)``, where f(D) is the sum. With probability
+    ``probabilities[i]``, the vector of a record or user has l2 norm at most ``sensitivities[i] * Delta``. The
+    drawn i stays secret. For example, if a user's records are sampled independently, the sensitivities are 0,
+    1, 2, ... and the probabilities are binomial (Ganesh 2024, 2401.10294).
 
     >>> GaussianMixture(2.0, sensitivities=(0, 1, 2), probabilities=(0.81, 0.18, 0.01))
     GaussianMixture(noise_multiplier=2.0, sensitivities=(0.0, 1.0, 2.0), probabilities=(0.81, 0.18, 0.01))
@@ -222,12 +225,12 @@ class GaussianMixture(Event):
 
 @dataclass(frozen=True)
 class TreeAggregation(Event):
-    """The binary tree of DP-FTRL: noisy gradient sums over intervals of 1, 2, 4, ... of the ``leaves`` steps.
+    """The binary tree of DP-FTRL: noisy sums of the gradients of 1, 2, 4, ... successive steps.
 
-    The intervals are [j 2^l, (j+1) 2^l) for all j and l; those that end after the last step are left out.
-    Each sum has the independent noise N(0, (noise_multiplier Delta)^2 I) (Dwork et al. 2010; Chan, Shi & Song
-    2011; DP-FTRL: 2103.00039).  A record takes part in at most ``participations`` steps, at least
-    ``separation`` steps apart.
+    A run has ``leaves`` steps. The intervals of steps are [j 2^l, (j+1) 2^l) for all j and l, except those
+    that end after the last step. Each sum has the independent noise N(0, (noise_multiplier Delta)^2 I) (Dwork
+    et al. 2010; Chan, Shi & Song 2011; DP-FTRL: 2103.00039). A record takes part in at most
+    ``participations`` steps, at least ``separation`` steps apart.
 
     >>> TreeAggregation(noise_multiplier=2.0, leaves=1024)
     TreeAggregation(noise_multiplier=2.0, leaves=1024, participations=1, separation=1)
@@ -243,15 +246,14 @@ class TreeAggregation(Event):
 class MatrixFactorization(Event):
     """All gradient sums of a run, with noise that is correlated between steps.
 
-    The event releases ``C g + Z``.  The rows of g are the gradient sums of the ``steps`` steps.  Z is
-    independent noise N(0, (noise_multiplier Delta)^2).  C is a lower triangular matrix with constant
-    diagonals: ``coefficients`` lists them from the main diagonal down, and the others are zero.  Training
-    computes g + C^{-1} Z from this output, which costs no additional privacy (DP-MF: Denisov et al. 2022,
-    2202.08312; banded: Choquette-Choo et al. 2023, 2306.08153).
+    The event releases ``C g + Z``. Row t of g is the gradient sum of step t. Z is independent noise, N(0,
+    (noise_multiplier Delta)^2). The matrix C is lower triangular, and each diagonal has one value:
+    ``coefficients`` lists them, the main diagonal first. Further diagonals are zero. From this release,
+    training computes g + C^{-1} Z, at no additional privacy cost (DP-MF: Denisov et al. 2022, 2202.08312;
+    banded: Choquette-Choo et al. 2023, 2306.08153).
 
-    A record takes part in at most ``participations`` steps, at least ``separation`` steps apart.
-    ``noise_multiplier`` is that of Z.  C's columns are not normalised: if their norm is larger, the event
-    costs more.
+    A record takes part in at most ``participations`` steps, at least ``separation`` steps apart. The columns
+    of C are not normalised: if their norm is larger, the event costs more.
 
     >>> MatrixFactorization(1.0, coefficients=(1.0, 0.5), steps=100).participations
     1
@@ -302,8 +304,8 @@ class Repeat(Event):
 class Compose(Event):
     """All of ``events``, one after the other, on the same records.
 
-    What each event computes may depend on the outputs of earlier ones.  Its parameters, such as the noise,
-    may not: they are fixed before the first event.  ``Compose(())`` releases nothing.
+    An event may use the outputs of earlier events. Its settings, such as the noise, are fixed before the
+    first event. ``Compose(())`` releases nothing.
 
     >>> from tacit.events import Gaussian
     >>> from tacit.accounting import account
@@ -317,11 +319,11 @@ class Compose(Event):
 
 @dataclass(frozen=True)
 class GroupPrivacy(Event):
-    """``event``, with the guarantee for a group of ``size`` records, protected as one.
+    """``event``, with a guarantee for groups of ``size`` records, such as all rows of a person.
 
-    Neighbouring datasets then differ in all records of a group.  Under add-remove and zero-out, one dataset
-    has the whole group and the other has none of it.  Under replace-one, all of its records are replaced.
-    Every record of the group is sampled independently.
+    Neighbouring datasets then differ in a whole group. Under add-remove and zero-out, one dataset has the
+    group, and the other none of its records. Under replace-one, all of its records are replaced. Every record
+    of the group is sampled independently.
 
     >>> from tacit.events import Gaussian
     >>> GroupPrivacy(Gaussian(8.0), size=4)
@@ -334,15 +336,16 @@ class GroupPrivacy(Event):
 
 @dataclass(frozen=True)
 class PrivateSelection(Event):
-    """The best outcome of a random, secret number of runs of ``event``, such as a hyperparameter search.
+    """The best outcome of several runs of ``event``, such as a hyperparameter search.
 
-    Only the best outcome is released (Papernot & Steinke 2022, 2110.03620).  The number of runs is drawn anew
-    for each selection, from ``distribution``:
+    Only the best outcome is released (Papernot & Steinke 2022, 2110.03620). The number of runs is secret, and
+    drawn anew for each selection, from ``distribution``:
 
-    * ``poisson``, with expected value ``mean`` > 0.  If the number is 0, a fixed outcome is released.
-    * ``negative-binomial``, truncated to at least 1 run, with the parameter ``shape`` > -1.  ``mean`` > 1 is
-      the expected value after truncation.  Shape 1 is the geometric distribution, and shape 0 the logarithmic
-      one.
+    * ``poisson``: ``mean`` > 0 is the expected number of runs. If the number is 0, a fixed outcome is
+      released.
+    * ``negative-binomial``, truncated to at least 1 run: ``mean`` > 1 is the expected number after
+      truncation, and ``shape`` > -1 is a parameter. Shape 1 is the geometric distribution, shape 0 the
+      logarithmic one.
 
     >>> from tacit.events import Gaussian
     >>> PrivateSelection(Gaussian(8.0), distribution="poisson", mean=10)

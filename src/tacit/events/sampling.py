@@ -34,9 +34,9 @@ class PoissonSampled(Event):
 class TruncatedPoissonSampled(Event):
     """``event`` on a Poisson sample with at most ``largest_batch`` records.
 
-    Each of ``records`` records is sampled with probability ``sampling_rate``.  If more than ``largest_batch``
-    are sampled, a uniformly random subset of that size is used (Chua et al. 2024, 2411.04205).  ``records``
-    is public.  Under add-remove, it is the number of records in the larger of two neighbouring datasets.
+    Each of ``records`` records is sampled with probability ``sampling_rate``. If more than ``largest_batch``
+    are sampled, a uniformly random subset of that size is used (Chua et al. 2024, 2411.04205). ``records`` is
+    public. Under add-remove, it is the size of the larger of two neighbouring datasets.
 
     >>> from tacit.events import Gaussian, Repeat
     >>> from tacit.accounting import account
@@ -92,14 +92,13 @@ class WithReplacement(Event):
 class BallsInBins(Event):
     """One epoch of ``bins`` steps, in which each record takes part in one uniformly random step.
 
-    Every record is put at random into one of the bins (batches), independently of the other records.  Step i
-    is ``event`` on bin i (Chua et al. 2024, 2412.16802).  If ``passes`` is above 1, the run goes through the
-    same bins that many times.  If you draw new bins in every epoch, use ``Repeat(BallsInBins(bins, event),
+    The step of a record does not depend on other records (Chua et al. 2024, 2412.16802). Each step performs
+    ``event`` on its records. With ``passes`` above 1, the run repeats the epoch that many times, with the
+    same records in each step. If each epoch assigns the records anew, use ``Repeat(BallsInBins(bins, event),
     epochs)``.
 
-    This is also called random allocation: each record takes part in 1 random step out of ``bins``. If each
-    record takes part in k random steps out of t, use ``Repeat(BallsInBins(t // k, event), k)``, which costs
-    at least as much (Feldman & Shenfeld 2025, 2502.08202).
+    If each record takes part in k random steps out of t (random allocation), use ``Repeat(BallsInBins(t // k,
+    event), k)``, which costs at least as much (Feldman & Shenfeld 2025, 2502.08202).
 
     The accountant ``pld`` needs a noise multiplier of at least 0.3. Below that, use ``rdp``.
     """
@@ -111,10 +110,10 @@ class BallsInBins(Event):
 
 @dataclass(frozen=True)
 class Partitioned(Event):
-    """One epoch of ``batches`` steps of ``event``, on disjoint batches that each record's name decides.
+    """One epoch of ``batches`` steps of ``event``, each on a separate batch of records.
 
     The batch of a record depends only on a public name: a hash of its public identifier, or its row number in
-    a file in which rows may be blanked but are never removed.  So under every adjacency, adding, removing or
+    a file in which rows may be blanked but are never removed. So under every adjacency, adding, removing or
     changing one record changes only one batch.
 
     >>> from tacit.events import Gaussian
@@ -132,9 +131,9 @@ class Partitioned(Event):
 class Shuffled(Event):
     """One epoch of ``batches`` steps of ``event``, on consecutive batches of a fixed size.
 
-    The records are in any order, shuffled or not, and their number is public. There is no guarantee under
-    add-remove, because one more record would move the others between batches. A random, secret order doesn't
-    lower the cost (there is no amplification by shuffling), because no tight bound is proven.
+    The records are in any order, shuffled or not, and their number is public. Shuffling does not lower the
+    cost, because no tight bound is proven. There is no guarantee under add-remove, because one more record
+    would move the others between batches.
 
     >>> from tacit.events import Gaussian
     >>> from tacit.accounting import account
@@ -149,13 +148,14 @@ class Shuffled(Event):
 
 @dataclass(frozen=True)
 class CyclicPoissonSampled(Event):
-    """A run with correlated noise in which each step draws a Poisson sample from one part of the records.
+    """A run with correlated noise, in which each step samples from one part of the records.
 
-    The records are divided into ``cycle`` parts, by public names as in :class:`Partitioned`.  The steps go
-    through the parts in turn: step i samples each record of part i modulo ``cycle`` with probability
-    ``sampling_rate`` (Choquette-Choo et al. 2023, 2306.08153, Algorithm 2).  ``event`` is the
-    ``MatrixFactorization`` of the noise, with at most ``cycle`` coefficients.  Leave its ``participations``
-    and ``separation`` at 1, because the cycle already determines when a record takes part.
+    The records are divided into ``cycle`` parts. The part of a record depends only on its public name, as in
+    :class:`Partitioned`. Step i samples each record of part i modulo ``cycle`` with probability
+    ``sampling_rate`` (Choquette-Choo et al. 2023, 2306.08153, Algorithm 2).
+
+    ``event`` is the ``MatrixFactorization`` of the noise, with at most ``cycle`` coefficients. Leave its
+    ``participations`` and ``separation`` at 1, because the cycle determines when a record takes part.
 
     >>> from tacit.accounting import account
     >>> noise = MatrixFactorization(noise_multiplier=2.0, steps=100, coefficients=(1.0, 0.5))

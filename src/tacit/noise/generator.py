@@ -80,10 +80,10 @@ class Purpose(IntEnum):
 class Generator:
     """The cryptographic random number generator of a run.
 
-    Make one with :meth:`from_os`.  Every random word (64 bits) has an address: what it is for (``purpose``),
-    the ``step``, and an ``index``.  The generator encrypts the address with a secret key (AES), so that the
-    same address always gives the same words, in any order and after a restart.  Anyone who has the key can
-    subtract the noise.  The resume state of a run stores the key, separately from the model.
+    Make one with :meth:`from_os`. Every random word (a 64-bit integer) has an address: its ``purpose``, the
+    ``step``, and an ``index``. The same address always gives the same words, in any order and after a
+    restart, because the generator encrypts the address with a secret key (AES). Anyone who has the key can
+    subtract the noise. The resume state of a run stores the key, separately from the model.
 
     >>> Generator.from_os().words(3, purpose=Purpose.NOISE, step=0).shape
     (3,)
@@ -119,12 +119,12 @@ class Generator:
 
     @property
     def name(self) -> str:
-        """The source of randomness, as the privacy statement describes it."""
+        """The source of randomness, such as "AES-128-CTR, key from the operating system"."""
         origin = "key from the operating system" if self._secure else "FIXED TEST KEY, not private"
         return f"AES-128-CTR, {origin}"
 
     def secret_state(self) -> tuple[bytes, bool]:
-        """Return the secret key, and ``secure``, for the resume state.
+        """Return the secret key, and :attr:`secure`, for the resume state of a run.
 
         Never store them with a released model.
         """
@@ -140,7 +140,7 @@ class Generator:
         first_block: int = 0,
         digit: int = 0,
     ) -> bytes:
-        """Return the 16 bytes that AES encrypts to make block ``first_block`` (16 bytes) of an address."""
+        """Return the 16 bytes that AES encrypts to make one block of random bytes; see :meth:`fill`."""
         if self._secure and self._process != os.getpid():
             raise PrivacyRefusal(
                 "the noise key was made before the process was forked, so parent and child would add the "
@@ -168,16 +168,18 @@ class Generator:
         first_block: int = 0,
         digit: int = 0,
     ) -> None:
-        """Fill ``out`` with the random bytes of an address; the other arguments make up the address.
+        """Fill ``out`` with random bytes.
+
+        The other arguments are the address: the same address always gives the same bytes.
 
         Args:
             out: the memory to fill.
             purpose: what the bytes are for.
             step: the step of the run.
-            index: distinguishes several draws of a step with the same purpose.
-            rank: distinguishes the machines that share a run.
-            first_block: the 16-byte block of the address to start at.
-            digit: distinguishes the further digits of a number that needs more than one word.
+            index: the number of the draw, if a step has several for the same purpose.
+            rank: the number of the machine, if several share a run.
+            first_block: skip this many blocks of 16 bytes.
+            digit: 0, or 1, 2, ... for the further words of one random number.
         """
         check_integer("first_block", first_block, low=0, high=(1 << _BLOCK_BITS) - 1)
         most = _BLOCK_BYTES * ((1 << _BLOCK_BITS) - first_block)
@@ -192,7 +194,7 @@ class Generator:
     ) -> NDArray[np.uint64]:
         """Return ``count`` uniform 64-bit words of the address (``purpose``, ``step``, ``index``).
 
-        The result starts at word ``first`` of this address.
+        The result skips the ``first`` words of this address.
         """
         check_integer("count", count, low=0, high=(_BLOCK_BYTES << _BLOCK_BITS) // 8)
         block, skipped = divmod(check_integer("first", first, low=0), _WORDS_PER_BLOCK)
@@ -203,9 +205,9 @@ class Generator:
     def word(self, *, purpose: Purpose, step: int, index: int = 0) -> int:
         """Return one uniform 64-bit word for a step.
 
-        To save time, 128 steps share one address: the result is word ``step % 128`` of the address that
-        :meth:`words` uses for step ``step // 128``.  So if you call :meth:`word` for a purpose, do not call
-        other methods for the same purpose: they would return the same words.
+        To save time, 128 steps share one address: for step 130, the result is word 2 of step 1 in
+        :meth:`words`. So if you call :meth:`word` for a purpose, do not call other methods for that purpose:
+        they would return the same words.
 
         >>> generator = Generator.from_os()
         >>> words = generator.words(128, purpose=Purpose.MODEL, step=1)
@@ -220,11 +222,10 @@ class Generator:
         return int(entry[1][position])
 
     def kept(self, name: Hashable, draw: Callable[[], NDArray[np.uint32]]) -> NDArray[np.uint32]:
-        """Return ``draw()``, or its cached result if it was called under this ``name`` recently.
+        """Return ``draw()``, or the cached result of a recent call with the same ``name``.
 
-        In this way, steps that share a draw, such as those of an epoch, compute it only once. The last two
-        results are cached, because a prefetcher may already draw for the next epoch. A result is as secret as
-        the key.
+        Steps that share a draw, such as those of an epoch, compute it only once. The last two results are
+        cached. They are as secret as the key.
         """
         if name not in self._kept:
             while len(self._kept) > 1:

@@ -42,13 +42,13 @@ CORRELATIONS = (Banded, BandedInverse, BLT, Tree)
 
 @dataclass(frozen=True)
 class LossReport:
-    """A noisy mean of the training loss, released in every step.  The plan's cost includes it.
+    """A noisy mean of the training loss, released in every step. The plan's cost includes it.
 
-    The loss of each record is clamped to ``[0, bound]`` and scaled to [-1/2, 1/2].  The sum over the batch
-    gets noise of standard deviation s_l = ``relative_noise * z``, where z is the plan's noise multiplier.  A
-    step releases this sum together with the gradients.  To make the two cost as much as gradients alone with
-    noise z, the noise on the gradients grows to z_g, with ``z^-2 = z_g^-2 + (2 s_l)^-2 + ...`` (the joint
-    release of Andrew et al., 1905.03871, theorem 1).  At the default, z_g is 0.5 % above z.
+    Each record's loss is clamped to ``[0, bound]``, then scaled to [-1/2, 1/2]. The sum over the batch gets
+    noise of standard deviation s_l = ``relative_noise * z``, where z is the plan's noise multiplier.
+
+    The report does not raise epsilon. Instead, the gradients get more noise: z_g in place of z, with ``z^-2 =
+    z_g^-2 + (2 s_l)^-2 + ...`` (Andrew et al., 1905.03871, theorem 1). At the default, z_g is 0.5 % above z.
 
     >>> from tacit.plan import Plan
     >>> plan = Plan.with_noise(noise_multiplier=1.0, steps=100, records=10_000, clipping=1.0, delta=1e-5,
@@ -68,12 +68,11 @@ class LossReport:
 
 @dataclass(frozen=True)
 class ScoreReport:
-    """One noisy score of the model on held-out records.  The plan's cost includes it.
+    """One noisy score of the model on held-out records. The plan's cost includes it.
 
-    Each record adds its score v in [0, 1] to one sum and 1 - v to another, so adding or removing a record
-    changes the pair of sums by at most 1 (in the l2 norm).  Both sums get Gaussian noise of standard
-    deviation ``noise``, in records.  The cost of the score is added to the cost of training, although
-    training uses other records of the dataset.
+    A record with score v in [0, 1] adds v to one sum and 1 - v to another. So one record changes the two sums
+    by at most 1 (in the l2 norm). Both get Gaussian noise of standard deviation ``noise``, in records. The
+    costs of the score and of training add up, although they use different records of the dataset.
 
     >>> ScoreReport(noise=20.0).event
     Gaussian(noise_multiplier=20.0)
@@ -86,17 +85,17 @@ class ScoreReport:
 
     @property
     def event(self) -> Event:
-        """The event to account for: a release of the two noisy sums."""
+        """The event to account for: the two noisy sums."""
         return Gaussian(self.noise)
 
 
 @dataclass(frozen=True)
 class GroupScoreReport:
-    """A :class:`ScoreReport` that also releases figures by group, for each column named in ``by``.
+    """A :class:`ScoreReport` that also releases figures by group, such as the error rate of each sex.
 
-    The score and the figures by group cost the same.  In each column, a record is in one group only, so the
-    figures of all groups of all columns are one release.  Adding or removing a record changes this release by
-    at most :attr:`length` (in the l2 norm), so its noise has the standard deviation ``noise * length``.
+    ``by`` names columns, each of which divides the records into groups. The figures cost as much as the
+    score. Together they are one release. One record changes it by at most :attr:`length` (in the l2 norm),
+    and its noise has the standard deviation ``noise * length``.
 
     >>> GroupScoreReport(noise=20.0, by=("sex",)).event
     Repeat(event=Gaussian(noise_multiplier=20.0), count=2)
@@ -112,13 +111,13 @@ class GroupScoreReport:
     def length(self) -> float:
         """An upper bound on the l2 norm of what one record adds to the figures by group.
 
-        In each column, a record adds at most 1 to counts and at most one half to another sum.
+        For each column, a record adds at most 1 to counts and at most 1/2 to one other sum.
         """
         return math.sqrt(1.25 * len(self.by)) * (1.0 + 1e-9)
 
     @property
     def event(self) -> Event:
-        """The event to account for: a release of the two noisy sums, then one of the figures by group."""
+        """The event to account for: the two noisy sums of the score, then the figures by group."""
         return Repeat(Gaussian(self.noise), 2)
 
 

@@ -59,32 +59,32 @@ class PlanSettings(_Needed, total=False):
     The first five are required.
 
     Attributes:
-        delta: the probability with which the bound on epsilon may fail, below ``1 / records``; 1e-5 or less.
-        records: the number of examples, N.  Under add-remove, give a rough public number, because the exact
-            number is secret.  It is never read from the data.
-        clipping: the norm to which the gradient of one example is clipped; 1.0 if unsure.  A number C stands
+        delta: the probability that the bound on epsilon fails, such as 1e-5. It must be below ``1 /
+            records``.
+        records: the number of examples. Under add-remove, give a rough public number, because the exact one
+            is secret. It is never read from the data.
+        clipping: the norm to which the gradient of one example is clipped; 1.0 if unsure. A number C stands
             for :class:`~tacit.clipping.FlatClipping`; other rules are in :mod:`tacit.clipping`.
-        adjacency: which datasets are neighbours: "add-remove" if unsure, "replace-one" or "zero-out".
-            :class:`~tacit.events.Adjacency` explains them.
-        unit: what one record is, as a word: "image", "patient", "row".  The guarantee names it.
-        batch_size: the expected number of examples per step.  Default: all examples, the full batch.  For
-            batches by date, give a rough public mean.
-        epochs: the number of passes over the data.  Give either ``epochs`` or ``steps``.
+        adjacency: how neighbouring datasets differ: "add-remove" if unsure, "replace-one" or "zero-out"
+            (:class:`~tacit.events.Adjacency`).
+        unit: what one record is, as a word: "image", "patient", "row". The guarantee names it.
+        batch_size: the expected number of examples per step. Default: all examples. For batches by date, give
+            a rough public mean.
+        epochs: the number of passes over the data. Give either ``epochs`` or ``steps``.
         steps: the number of steps.
-        sampling: how batches are drawn.  Default: Poisson sampling at the rate ``batch_size / records``.
-            "epochs" draws each example once per epoch.  Other samplers are in :mod:`tacit.sampling`.
-        largest_batch: the most examples in a batch.  A larger Poisson sample is cut to this size at random.
+        sampling: how batches are drawn. Default: Poisson sampling at the rate ``batch_size / records``.
+            "epochs" draws each example once per epoch. Other samplers are in :mod:`tacit.sampling`.
+        largest_batch: the most examples in a batch. A larger Poisson sample is cut to this size at random.
         preparation: the events (:mod:`tacit.events`) of earlier releases about the same records, such as
             DP-PCA.
-        views: the number of augmented views per example.  The gradients of the views are averaged, then
-            clipped once.
-        rows_per_user: the most rows of one unit, if a unit (such as a user) may have several rows.  The cost
-            covers all rows of a unit.
-        correlation: correlated noise (:mod:`tacit.correlation`).  Default: independent noise in each step.
+        views: the number of augmented views per example. Their gradients are averaged, then clipped once.
+        rows_per_user: the most rows of one unit, such as a user, if it may have several. The cost covers all
+            rows of a unit.
+        correlation: correlated noise (:mod:`tacit.correlation`). Default: independent noise in each step.
         loss_report: release a noisy training loss in each step (:class:`LossReport`).
         score_report: release one noisy score on held-out records (:class:`ScoreReport`).
-        allow_large_delta: accept a ``delta`` of ``1 / records`` or more.  Such a delta permits publishing one
-            record outright.
+        allow_large_delta: accept a ``delta`` of ``1 / records`` or more. Such a guarantee permits publishing
+            one whole record.
 
     >>> from tacit.plan import Plan
     >>> settings: PlanSettings = {
@@ -212,34 +212,36 @@ class Plan(Mechanism):
     Make a plan with :meth:`calibrate` or :meth:`with_noise`.
 
     Attributes:
-        unit: what one record is, as a word: "image", "patient", "row".  The guarantee names it.
-        adjacency: which datasets are neighbours.
+        unit: what one record is, as a word: "image", "patient", "row". The guarantee names it.
+        adjacency: how neighbouring datasets differ (:class:`~tacit.events.Adjacency`).
         delta: the delta of the guarantee.
-        records: the public number of records.  Under add-remove, it is an estimate, because the true number
-            is secret.  It is never read from the data.
-        sampling, clipping, steps, noise_multiplier: how the T steps draw records, clip gradients and add
-            noise.
-        expected_batch_size: B, the public number by which every noisy sum is divided.
+        records: N, the public number of records. Under add-remove, it is a rough number, because the true one
+            is secret. It is never read from the data.
+        sampling: how a step draws its records.
+        clipping: the rule that bounds each record's gradient.
+        steps: the number of steps.
+        noise_multiplier: the standard deviation of a step's noise, as a multiple of the clipping norm.
+        expected_batch_size: the mean number of records in a step. Every noisy sum is divided by it.
         preparation: the events of earlier releases about the same records, such as DP-PCA.
-        views: K, the number of augmented views per record.  The gradients of the views are averaged, then
-            clipped once.
-        rows_per_user: the most rows of one unit, such as a user; None if each record is one unit.  Rows are
+        views: the number of augmented views per record. Their gradients are averaged, then clipped once.
+        rows_per_user: the most rows of one unit, such as a user; None if each record is one unit. Rows are
             drawn and clipped separately, but the cost covers all rows of a unit.
-        correlation: the noise correlation over steps (:mod:`tacit.correlation`); None for independent noise.
-        loss_report: the release of a noisy training loss in each step; None for no release.
-        score_report: the release of one noisy score on held-out records; None for no release.
+        correlation: the correlation of the noise between steps (:mod:`tacit.correlation`), or None.
+        loss_report: the release of a noisy training loss in each step, or None.
+        score_report: the release of one noisy score on held-out records, or None.
         epsilon_budget: the largest epsilon that the plan may cost; None for no limit.
 
     **Guarantee**
 
-    * ``event`` describes training with this plan: each step's joint release of gradient sum, count and
-      loss is one Gaussian of multiplier ``noise_multiplier`` on the records that ``sampling`` draws.
+    * ``event`` describes training with this plan. What a step releases (gradient sum, count and loss) is
+      together one Gaussian mechanism of multiplier ``noise_multiplier``, on the records that ``sampling``
+      draws.
     * ``epsilon`` is an upper bound on the cost of ``event`` at ``delta`` under ``adjacency``.
 
     Raises:
-        BudgetExceeded: if the plan costs more than ``epsilon_budget``.  The message says how many steps fit.
-        PrivacyRefusal: if the sampler or the score has no guarantee under this adjacency, or if delta is at
-            least 1/N without ``allow_large_delta``.
+        BudgetExceeded: if the plan costs more than ``epsilon_budget``. The message says how many steps fit.
+        PrivacyRefusal: if ``sampling`` or ``score_report`` has no guarantee under this adjacency, or if delta
+            is at least 1/N without ``allow_large_delta``.
 
     >>> plan = Plan.calibrate(
     ...     epsilon=3.0, delta=1e-5, records=60_000, batch_size=600, epochs=10,
@@ -351,7 +353,7 @@ class Plan(Mechanism):
         return plan
 
     def event_with(self, noise_multiplier: float) -> Event:
-        """Return the event that the whole run would have with another noise multiplier."""
+        """Return the event of the whole run with another ``noise_multiplier``."""
         return self._event(noise_multiplier, self.steps)
 
     @cached_property
@@ -360,7 +362,7 @@ class Plan(Mechanism):
         return self.event_after(self.steps)
 
     def event_after(self, steps: int) -> Event:
-        """Return the event of the first ``steps`` steps, the preparation and the score report."""
+        """Return the event of the first ``steps`` steps, the preparation and the score report together."""
         check_integer("steps", steps, low=0, high=self.steps)
         if steps == 0:
             return Compose(self.beside)
@@ -368,24 +370,23 @@ class Plan(Mechanism):
 
     @property
     def beside(self) -> tuple[Event, ...]:
-        """The events of everything released besides the steps: the preparation, then the score report."""
+        """The events of all releases except the steps: the preparation, then the score report."""
         return self.preparation if self.score_report is None else (*self.preparation, self.score_report.event)
 
     @property
     def charging_unit(self) -> int:
-        """The number of steps that must be charged together.
+        """The number of successive steps that are paid for together.
 
-        This is an epoch for shuffled batches or balls in bins, all steps for correlated noise or batches by
-        date, and 1 otherwise.
+        This is an epoch for shuffled batches or balls in bins, a cycle for cyclic sampling, all steps for
+        correlated noise or batches by date, and otherwise 1.
         """
         return self.steps if self.correlation is not None else self.sampling.paid_together(self.steps)
 
     def event_between(self, first: int, stop: int) -> Event:
         """Return the event of the steps ``first``, ..., ``stop - 1``.
 
-        If ``first`` is 0, the event includes the preparation and the score report.  If you cut the run at
-        multiples of :attr:`charging_unit`, the events of the parts together make up the event of the whole
-        run.
+        If ``first`` is 0, it includes the preparation and the score report. You may cut the run at multiples
+        of :attr:`charging_unit`: the events of the parts together make up the event of the whole run.
 
         Raises:
             InvalidInput: if ``first`` is not a multiple of :attr:`charging_unit`.
@@ -441,9 +442,9 @@ class Plan(Mechanism):
         return self.curve.epsilon(self.delta)
 
     def epsilon_after(self, counts: Sequence[int]) -> list[float]:
-        """Return the epsilon at ``delta`` after n steps, for each n in ``counts``.
+        """Return epsilon at the plan's delta after n steps, for each n in ``counts``.
 
-        It includes the preparation and the score report.
+        Every value includes the preparation and the score report.
         """
         later = sorted({count for count in counts if count > 0})
         spent = {0: accounting.account(self.event_after(0), adjacency=self.adjacency).epsilon(self.delta)}
@@ -471,13 +472,13 @@ class Plan(Mechanism):
 
     @property
     def count_noise(self) -> float | None:
-        """s_b, the noise on the count that adaptive clipping releases; None for other clipping rules."""
+        """The standard deviation of the noise on the count of adaptive clipping; None for other rules."""
         rule = self.clipping
         return rule.count_std(self.expected_batch_size) if isinstance(rule, AdaptiveClipping) else None
 
     @property
     def loss_noise(self) -> float | None:
-        """s_l, the noise on the sum of losses (see :class:`LossReport`); None without a loss report."""
+        """The standard deviation of the noise on the sum of losses; None without a :class:`LossReport`."""
         return None if self.loss_report is None else self.loss_report.relative_noise * self.noise_multiplier
 
     @cached_property
@@ -525,12 +526,11 @@ class Plan(Mechanism):
         return Signal(self, weights)
 
     def check_records(self, records: int) -> None:
-        """Refuse data with a number of records that the plan does not cover.
+        """Raise an error if the plan does not cover data with this number of records.
 
         Raises:
-            InvalidInput: if the number of records is public and differs from the plan's.
-            PrivacyRefusal: if the number is secret, Poisson samples are truncated, and there are more records
-                than the plan states.
+            InvalidInput: if the number is public and differs from the plan's.
+            PrivacyRefusal: if Poisson samples are truncated, and there are more records than the plan states.
         """
         if self.adjacency is not Adjacency.ADD_REMOVE and records != self.records:
             raise InvalidInput(

@@ -127,13 +127,13 @@ class Change:
 @final
 @dataclass(frozen=True)
 class Signal:
-    """The noise of a run compared to the gradients; make it with :meth:`tacit.plan.Plan.signal`.
+    """A prediction, without data, whether a model can learn despite the noise of a run.
 
-    It predicts, without data, whether a model can learn despite the noise.
+    Make it with :meth:`tacit.plan.Plan.signal`. It compares the noise to the largest possible gradient.
 
     Attributes:
         plan: the plan of the run.
-        weights: d, the number of trained weights.
+        weights: the number of trained weights.
 
     >>> from tacit.plan import Plan
     >>> plan = Plan.calibrate(epsilon=8.0, delta=1e-5, records=6000, batch_size=300, steps=60, clipping=1.0,
@@ -173,12 +173,12 @@ class Signal:
 
     @property
     def lost(self) -> float:
-        """The predicted share, between 0 and 1, of what training would gain that is lost to noise."""
+        """The predicted share, from 0 to 1, of the gain of training that is lost to noise."""
         return _lost(self.noise_of_run, self.weights)
 
     @property
     def verdict(self) -> Verdict:
-        """The prediction whether the run can learn, made from :attr:`lost`."""
+        """The prediction: the run can learn, learns little, or cannot learn."""
         if self.lost < _LITTLE:
             return Verdict.LEARNS
         return Verdict.LITTLE if self.lost < _NOTHING else Verdict.NOTHING
@@ -250,7 +250,7 @@ class Signal:
 
     @property
     def reason(self) -> str:
-        """The likely reason if the loss does not fall, from the plan alone.
+        """The likely reason why the loss does not fall, from the plan alone.
 
         It is cheap to compute, because it does not look for :attr:`changes`.
         """

@@ -32,28 +32,32 @@ _LARGEST_EPSILON = 100.0  # a larger one promises nothing, and calibration would
 
 @dataclass(frozen=True, kw_only=True)
 class PlanRequest:
-    """A request to the planner: the unit of privacy, the privacy budget, and the compute.
+    """A request to the planner: the records, the privacy budget, and the compute.
 
     Attributes:
         records: N, the public number of records; under add-remove, an estimate.
         unit: what one record is, as a word: "image", "patient".
-        epsilon, delta, adjacency: the guarantee of the whole run; epsilon is at most 100.
-        advantage: instead of epsilon, the largest TPR - FPR that any membership test may have.
+        epsilon: the largest epsilon of the whole run, at most 100.
+        delta: the delta of the guarantee, below 1/N.
+        adjacency: how neighbouring datasets differ.
+        advantage: instead of epsilon, the largest TPR - FPR of any membership test, a guess whether a record
+            took part.
         true_positive_rate, false_positive_rate: instead of epsilon, the largest TPR that any membership test
             may have at this FPR.
-        epochs, compute, steps: the length of training.  Give exactly one: the expected number of passes over
-            the records, the total number of per-record gradients (T B), or the number of steps (T).
+        epochs: the expected number of passes over the records. Give this, ``compute`` or ``steps``.
+        compute: the total number of per-record gradients (steps times batch size).
+        steps: the number of steps.
         largest_physical_batch: the number of records that fit into memory at once; larger batches are
             accumulated.
-        largest_batch: L, the size to which larger Poisson samples are cut; None for uncut samples.  The
-            planner then compares only batch sizes for which cutting takes at most a tenth of delta.
-        preparation: the events of earlier releases about the same records, such as DP-PCA.  The budget covers
+        largest_batch: the size to which larger Poisson samples are cut; None for uncut samples. The planner
+            then compares only batch sizes for which cutting takes at most a tenth of delta.
+        preparation: the events of earlier releases about the same records, such as DP-PCA. The budget covers
             them too.
         allow_large_delta: accept a delta of 1/N or more.
 
     Raises:
-        InvalidInput: if a value is out of range; if not exactly one of epochs, compute and steps is given;
-            or if a largest batch is given without epsilon.
+        InvalidInput: if a value is out of range, if not exactly one of epochs, compute and steps is given, or
+            if a largest batch is given without epsilon.
         PrivacyRefusal: if delta is 1/N or more.
 
     >>> question = PlanRequest(
@@ -138,7 +142,7 @@ class PlanRequest:
     def budget(self, delta: float | None = None) -> dict[str, float | None]:
         """Return the budget as keyword arguments of :func:`tacit.accounting.calibrate`.
 
-        If you give ``delta``, it replaces the delta of the request.
+        If you give ``delta``, it replaces that of the request.
         """
         return {
             "epsilon": self.epsilon,
@@ -160,14 +164,14 @@ class PlanRequest:
 
     @property
     def gradients(self) -> float:
-        """T B, the total number of per-record gradients; infinite if ``steps`` is given instead."""
+        """The total number of per-record gradients in the run; infinite if the request gives ``steps``."""
         if self.steps is not None:
             return math.inf
         return self.compute if self.compute is not None else (self.epochs or 0.0) * self.records
 
     @property
     def largest_step(self) -> int:
-        """The largest batch size for which the compute is enough for a step."""
+        """The largest batch size for which the compute allows at least one step."""
         return min(self.records, math.floor(min(self.records, self.gradients) * (1.0 + 1e-12)))
 
     def steps_of(self, batch_size: int) -> int:
@@ -182,10 +186,9 @@ class PlanRequest:
         return math.floor(steps + 1e-9) if self.epochs is None else max(1, math.ceil(steps - 1e-9))
 
     def delta_of(self, batch_size: int) -> float | None:
-        """Return the delta that uncut samples of ``batch_size`` must reach, so that cut ones reach ``delta``.
+        """Return the part of delta that is left for Poisson samples if ``largest_batch`` cuts them.
 
-        Samples are cut at ``largest_batch``.  The result is None if cutting would take more than a tenth of
-        delta.
+        The result is None if cutting takes more than a tenth of delta.
         """
         if self.largest_batch is None or self.largest_batch >= self.records:
             return self.delta
@@ -224,23 +227,23 @@ class PlanOption:
     Attributes:
         rank: 1 for the best option; :attr:`PlanAdvice.options` explains the order.
         batch_size: B, the expected number of records per step.
-        sampling_rate: q, in (0, 1]; 1 is the full batch, without sampling.
+        sampling_rate: the probability with which a step draws a record; 1 for the full batch.
         steps: T, the number of steps.
         compute: T B, the total number of per-record gradients.
-        epochs: T q, the expected number of passes over the records.
-        passes: the number of physical batches (parts that fit into memory) per expected batch; None if
-            ``largest_physical_batch`` is None.
-        cut: the probability that the sample of a step exceeds ``largest_batch``; None without
-            ``largest_batch``.
+        epochs: the expected number of passes over the records.
+        passes: the number of physical batches (parts that fit into memory) per expected batch; None without
+            ``largest_physical_batch``.
+        cut: the probability that a step's sample exceeds ``largest_batch``; None without ``largest_batch``.
         noise_multiplier: sigma, the smallest noise multiplier that meets the guarantee.
         noise_per_example: sigma / B, the noise on the mean gradient of one step, as a multiple of the
             clipping norm.
-        total_noise: sigma / (B sqrt(T)), the noise on the mean gradient of all steps, as a multiple of the
-            clipping norm.
-        above_floor: the total noise divided by the total noise with full batches, minus 1.
-        saved_by_twice_records, saved_by_twice_epsilon, saved_by_twice_compute: the share of the total noise
-            that you save by doubling N (with the same B and T), or epsilon, or the compute.  Twice the
-            compute means batches twice as large or, if these exceed N, twice as many steps.
+        total_noise: sigma / (B sqrt(T)), the same for the mean gradient of all steps.
+        above_floor: how far the total noise is above that of full batches; 0.05 is 5 %.
+        saved_by_twice_records: the share of the total noise that twice as many records save, with the same B
+            and T.
+        saved_by_twice_epsilon: the share that twice the epsilon saves.
+        saved_by_twice_compute: the share that twice the compute saves: batches twice as large or, if the
+            records do not suffice, twice as many steps.
 
     >>> from tacit.planner import PlanRequest, advise
     >>> question = PlanRequest(
@@ -275,16 +278,16 @@ class PlanAdvice:
 
     Attributes:
         question: the request.
-        options: the batch sizes, best first: those with less total noise come first.  Among those within 5 %
-            of the floor, smaller ones come first, because they take less compute or more steps.
+        options: the batch sizes, the one with the least total noise first. Sizes within 5 % of ``floor``
+            count as equal; the smallest of them comes first.
         floor: the total noise with full batches, which does not depend on the number of steps.
-        elbow: the smallest batch size with a total noise within 5 % of the floor, to two digits; None if the
+        elbow: the smallest batch size with a total noise within 5 % of ``floor``, to two digits; None if the
             compute does not allow it.
 
     **Guarantee**
 
-    * For every option: ``steps`` steps at ``sampling_rate`` with noise ``noise_multiplier``, after the
-      preparation, cost at most (epsilon, delta) under the adjacency.
+    * Every option costs at most (epsilon, delta) under the adjacency: the preparation, then ``steps`` steps
+      at ``sampling_rate`` with ``noise_multiplier``.
     * With a ``largest_batch``, the same holds for samples that are cut to this size.
 
     >>> from tacit.planner import PlanRequest, advise
@@ -406,13 +409,13 @@ def advise(
 
     Args:
         question: the records, the privacy budget and the length of training.
-        batch_sizes: the batch sizes to compare.  Default: powers of two around the elbow (the smallest size
-            with little more noise than full batches), and the full batch.
-        taken: a batch size that you have chosen for other reasons than noise.  It is then recommended.
+        batch_sizes: the batch sizes to compare. Default: the full batch, and powers of two around the elbow
+            (the smallest size with little more noise than full batches).
+        taken: a batch size that you have already chosen. It is ranked first.
         progress: a function called with (title, done, total), for a progress bar.
 
     Raises:
-        InvalidInput: if a batch size is below 1, or the request does not allow a single step with it.
+        InvalidInput: if a batch size is below 1, or if the compute does not allow a single step with it.
         BudgetExceeded: if the preparation alone costs more than the budget.
 
     >>> question = PlanRequest(

@@ -34,10 +34,10 @@ Indices = NDArray[np.int64]
 
 
 class Sampling(ABC):
-    """The base class of all samplers.  A sampler draws the batch of each step.
+    """The base class of all samplers. A sampler draws the batch of each step.
 
-    A sampler is a frozen dataclass, and its fields are public.  What may be secret is passed to its methods
-    instead: the number of records, and the random number generator.
+    A sampler is a frozen dataclass, and its fields are public. Its methods take what may be secret: the
+    number of records, and the random number generator.
 
     >>> from tacit.sampling import FullBatch
     >>> sampler = FullBatch()
@@ -47,53 +47,42 @@ class Sampling(ABC):
 
     @abstractmethod
     def event(self, mechanism: Event, steps: int, adjacency: Adjacency) -> Event:
-        """Return the event of a run: ``mechanism`` on a newly sampled batch in each of ``steps`` steps.
+        """Return the event of a run, for accounting: ``mechanism`` on a new batch in each of ``steps`` steps.
 
         Raises:
             PrivacyRefusal: if this sampler has no proven guarantee under this adjacency.
         """
 
     def participations_in(self, steps: int) -> tuple[int, int] | None:
-        """Return how often, and how close together, one record can be used in a run of ``steps`` steps.
+        """Return how many of ``steps`` steps can use the same record, and how many steps apart they are.
 
-        Returns:
-            The largest number of steps that use the record, and the smallest distance between two of them.
-            None if the sampler has no such bound.
+        The first number is the largest possible, the second the smallest. None means no such limit.
         """
         return None
 
     def paid_together(self, steps: int) -> int:
-        """Return the number of successive steps whose cost is one amount, such as the steps of an epoch.
-
-        A run of ``steps`` steps pays for these steps together, before the first of them.
-        """
+        """Return how many successive steps are paid for together, such as an epoch, in a run of ``steps``."""
         return 1
 
     @abstractmethod
     def expected_batch(self, records: int) -> float | None:
-        """Return the expected size of a batch, if ``records`` is the public number of records.
-
-        The result is None if the sampler cannot know it. The plan then states the size.
-        """
+        """Return the mean batch size for a public number of ``records``; None if the plan must state it."""
 
     @abstractmethod
     def indices(self, generator: Generator, step: int, records: int) -> Indices:
-        """Draw the batch of step ``step`` (counted from 0), as sorted indices of records.
-
-        The indices are in ``[0, records)``.
-        """
+        """Draw the batch of ``step`` (counted from 0), as sorted indices in ``[0, records)``."""
 
     def indices_within(self, generator: Generator, step: int, records: int, own: range) -> Indices:
         """Draw the same batch as :meth:`indices`, and return only the indices in the range ``own``.
 
-        If several processes share a run, each one uses the range of its own records.
+        ``own`` are the records of this process.
         """
         drawn = self.indices(generator, step, records)
         return drawn[np.searchsorted(drawn, own.start) : np.searchsorted(drawn, own.stop)]
 
     @abstractmethod
     def describe(self) -> str:
-        """Describe the sampler in one line, for the privacy statement."""
+        """Describe the sampler in one line."""
 
 
 _MOST_BINS = 2**31  # so that the products in a throw fit 64 bits
@@ -155,28 +144,29 @@ class PoissonSampling(Sampling):
 class TruncatedPoissonSampling(Sampling):
     """Poisson sampling with a limit on the batch size.
 
-    A batch has at most ``largest_batch`` records, so memory and shapes are known before the run.  The limit
+    A batch has at most ``largest_batch`` records, so memory and shapes are known before the run. The limit
     costs almost no privacy if it is a few standard deviations above the expected size (Chua et al. 2024,
     2411.04205).
 
     Args:
         sampling_rate: the probability q, in (0, 1], with which each record is sampled.
         records: a public upper bound N on the number of records.
-        largest_batch: the limit L.  If more than L records are sampled, a random subset of L remains.
+        largest_batch: the limit L. If more than L records are sampled, a random subset of L remains.
 
-    If there are fewer than N records, the sampler pretends that there are N: it also draws the missing ones,
-    and then leaves them out of the batch.  Otherwise each record would be used more often than the accounting
-    assumes.  For instance, with L = 1 and q = 1/2, a single record is used with probability 1/2, but one of
-    100 records only with about 1/100.
+    If there are fewer than N records, the sampler also draws the missing ones, and then leaves them out of
+    the batch. Otherwise each record would be used more often than the accounting assumes. For instance, with
+    L = 1 and q = 1/2, a single record would be used with probability 1/2, but one of 100 records only with
+    about 1/100.
 
     **Guarantee**
 
     * The batch is distributed as in ``TruncatedPoissonSampled(q, N, L)``, whatever the records are.
     * Each of the N (possibly missing) records is sampled with probability ``floor(q 2^64) / 2^64``, by 64
-      separate random bits, and gets a random 64-bit number.  If more than L are sampled, the L with the
-      smallest numbers remain, so every set of L is equally likely.
+      separate random bits.
+    * Each record also gets a random 64-bit number. If more than L are sampled, the L with the smallest
+      numbers remain, so every set of L is equally likely. Two records draw the same number with probability
+      below ``N^2 / 2^65``; then the first one remains.
     * If there are more than N records, the run is refused before any of them is read.
-    * Two records draw the same number with probability below ``N^2 / 2^65``.  Then the first one remains.
 
     >>> from tacit.noise.generator import Generator
     >>> sampling = TruncatedPoissonSampling(sampling_rate=0.5, records=100, largest_batch=20)
@@ -202,7 +192,7 @@ class TruncatedPoissonSampling(Sampling):
     def check_records(self, records: int) -> None:
         """Raise an error if there are more ``records`` than the plan assumes.
 
-        The message does not contain the true number of records, which is secret.
+        The message does not contain the true number, which is secret.
         """
         if records > self.records:
             raise PrivacyRefusal(
@@ -233,16 +223,16 @@ class TruncatedPoissonSampling(Sampling):
 class BallsInBinsSampling(Sampling):
     """Uses each record once per epoch, in one of ``bins`` batches, chosen at random.
 
-    A plan uses this sampler if you set ``sampling="epochs"``, with ``records / batch_size``, rounded, as
-    ``bins``.  At the same epsilon, it needs less noise than Poisson sampling.
+    A plan with ``sampling="epochs"`` uses this sampler. ``bins`` is then ``records / batch_size``, rounded.
+    At the same epsilon, it needs less noise than Poisson sampling.
 
     **Guarantee**
 
     * In each epoch, 64 new random bits decide the batch of each record, independently of other records and
-      epochs.  Each of the b batches has probability 1/b, with an error of at most 2^-64.  So T steps cost at
-      most ``T 2^-64`` more epsilon than the event, which is less than the rounding of epsilon.
-    * The whole epoch is paid for when it begins.  So T steps cost as much as ``ceil(T / b)`` epochs, which is
-      exact if T is a whole number of epochs.  A plan has whole epochs only.
+      epochs. Each of the b = ``bins`` batches has probability 1/b, with an error of at most 2^-64. The error
+      adds at most ``T 2^-64`` to the epsilon of T steps, less than the rounding of epsilon.
+    * An epoch is paid for when it begins. So T steps cost as much as ``ceil(T / b)`` epochs. This is exact
+      for whole epochs, and a plan has no others.
     * Under ``replace-one``, this sampler raises an error, because no bound is proven.
 
     >>> from tacit.noise.generator import Generator
@@ -266,7 +256,7 @@ class BallsInBinsSampling(Sampling):
         return Repeat(BallsInBins(self.bins, mechanism), -(-steps // self.bins))
 
     def check_steps(self, steps: int) -> None:
-        """Raise an error if ``steps`` are not whole epochs: part of an epoch costs as much as all of it."""
+        """Raise an error unless ``steps`` are whole epochs: part of an epoch costs as much as all of it."""
         epochs, rest = divmod(steps, self.bins)
         if rest == 0:
             return
@@ -292,7 +282,7 @@ class BallsInBinsSampling(Sampling):
         return np.flatnonzero(self.batches(generator, epoch, own) == batch) + own.start
 
     def batches(self, generator: Generator, epoch: int, own: range) -> NDArray[np.uint32]:
-        """Return the batch, 0 to ``bins`` - 1, of each record of the range ``own`` in ``epoch``."""
+        """Return the number of the batch, from 0, of each record in the range ``own`` in this ``epoch``."""
         return generator.kept((self.bins, epoch, own), lambda: self._throw(generator, epoch, own))
 
     def _throw(self, generator: Generator, epoch: int, own: range) -> NDArray[np.uint32]:
@@ -312,19 +302,20 @@ class BallsInBinsSampling(Sampling):
 
 @dataclass(frozen=True)
 class CyclicPoissonSampling(Sampling):
-    """Cyclic sampling: the records are split into ``cycle`` parts, and each step samples from the next one.
+    """Cyclic sampling: the records are divided into ``cycle`` parts, and each step samples from the next one.
 
-    Step t samples each record of part ``t mod cycle`` with probability ``sampling_rate`` q, in (0, 1].  At q
-    = 1 each batch is a whole part, and there is no amplification by sampling.  A record is used at most once
-    in ``cycle`` successive steps, and other records do not affect in which ones.  Correlated noise requires
-    both (Choquette-Choo et al., 2306.08153).
+    Step t samples each record of part ``t mod cycle`` with probability ``sampling_rate`` q, in (0, 1]. At q =
+    1, sampling does not lower the cost.
+
+    A record is used at most once in ``cycle`` successive steps, and other records do not affect in which one.
+    Correlated noise requires both (Choquette-Choo et al., 2306.08153).
 
     **Guarantee**
 
-    * 32 separate random bits, drawn once for the run, decide to which part a record belongs.  All parts are
-      equally likely, with an error of at most 2^-32.
-    * In each step, 64 further bits decide whether a record of the part is sampled, with probability
-      ``floor(q 2^64) / 2^64``.  At q = 1, all records of the part are used.
+    * 32 separate random bits, drawn once for the run, decide the part of a record. All parts are equally
+      likely, with an error of at most 2^-32.
+    * In each step, 64 further bits decide whether a record of the part is sampled, with probability ``floor(q
+      2^64) / 2^64``. At q = 1, all records of the part are used.
 
     >>> from tacit.noise.generator import Generator
     >>> sampling, generator = CyclicPoissonSampling(1.0, cycle=4), Generator.from_os()
@@ -399,20 +390,19 @@ class FullBatch(Sampling):
 class ShuffledBatches(Sampling):
     """Shuffles the records in each epoch, and splits them into batches of ``batch_size``.
 
-    If the last batch of an epoch would be smaller, it is dropped.  ``records`` is the public number of
-    records.
+    A smaller last batch is dropped. ``records`` is the public number of records.
 
-    In an epoch every record is in at most one batch, so all steps of an epoch together cost as much as one
-    step on all records (parallel composition).  Shuffling does not lower the cost further, because no tight
-    bound is proven.  Many implementations account for such batches as if they were Poisson samples, which is
-    wrong (Chua et al., ICML 2024, "How private are DP-SGD implementations?").
+    In an epoch, every record is in at most one batch. So all steps of an epoch together cost as much as one
+    step on all records (parallel composition). Shuffling does not lower the cost further, because no tight
+    bound is proven. Many implementations account for such batches as Poisson samples, which is wrong (Chua et
+    al., ICML 2024, "How private are DP-SGD implementations?").
 
     **Guarantee**
 
     * Under ``replace-one`` and ``zero-out``, T steps cost as much as ``ceil(T / steps per epoch)`` steps on
       all records.
-    * Under ``add-remove``, this sampler raises an error, because one more record moves others between
-      batches.
+    * Under ``add-remove``, this sampler raises an error, because one more record would move the others
+      between batches.
 
     >>> from tacit.events import Adjacency, Gaussian
     >>> ShuffledBatches(batch_size=10, records=100).event(Gaussian(1.0), 15, Adjacency.REPLACE_ONE)
@@ -431,7 +421,7 @@ class ShuffledBatches(Sampling):
 
     @property
     def steps_per_epoch(self) -> int:
-        """The number of batches in an epoch, without a smaller last one."""
+        """The number of batches in an epoch. A smaller last batch does not count."""
         return self.records // self.batch_size
 
     def event(self, mechanism: Event, steps: int, adjacency: Adjacency) -> Event:
@@ -473,17 +463,17 @@ class ByDate(Sampling):
     :class:`tacit.training.DatedRecords` contains the dates, and defines which days belong to which step.
 
     Args:
-        participations: the largest number of steps that use one record. It is 1 if a record is one row. If a
-            record is a person with rows of several dates, declare the largest number of steps for a person.
+        participations: the largest number of steps that use one record: 1 if a record is one row. If a record
+            is a person with rows of several dates, give the largest number of steps for a person.
         separation: the smallest distance between two of these steps, in steps.
 
     **Guarantee**
 
     * The steps that use a record depend only on the record's own dates, not on other records.
-    * A record is used in at most ``participations`` steps, at least ``separation`` steps apart.  The session
-      raises an error if the data break this (:class:`tacit.training.DatedRecords`).
-    * Under ``replace-one`` and ``zero-out``, this sampler raises an error, because the number of records of a
-      stream is not public beforehand.
+    * A record is used in at most ``participations`` steps, at least ``separation`` steps apart. The session
+      raises an error if the data break this.
+    * Under ``replace-one`` and ``zero-out``, this sampler raises an error: they need a public number of
+      records, which a stream does not have beforehand.
 
     >>> ByDate().participations_in(365), ByDate(participations=12, separation=30).participations_in(100)
     ((1, 1), (4, 30))
