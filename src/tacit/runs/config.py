@@ -570,7 +570,7 @@ class Config(Section):
 def read_config(path: Path | str, *, tune: str | None = None) -> Config:
     """Read a configuration file and check it.
 
-    One error lists all mistakes and known names.
+    One error lists all mistakes, with suggestions.
 
     Args:
         path: the TOML file.
