@@ -42,22 +42,21 @@ def pad(
 ) -> Pad:
     """Return a collate function that pads or truncates each tensor of a record to a fixed ``length``.
 
-    Only the first axis changes.  If you give several lengths, a session pads each record to the smallest
-    length into which it fits.  The number of forward passes that a step makes at each length is public.  The
-    model must ignore the padding: mask it, and give it the label -100, as for :func:`tacit.losses.causal`.
+    Only the first axis changes. The model must ignore the padding: mask it, and give it the label -100, as
+    for :func:`tacit.losses.causal`. With several lengths, a session pads each record to the smallest length
+    into which it fits. How many forward passes a step makes at each length is then public.
 
     Args:
-        length: the length of every entry of a record that has an axis.  Or a mapping from keys (or positions
-            in a tuple) to lengths; other entries then stay unchanged.  A length may also be several numbers
-            in ascending order, equally many for each entry.
-        value: the padding value.  Or a mapping from keys to padding values, with 0 for other entries.
-            Default: 0.
-        shares: for several lengths, the share of records that you expect at each length.  Default: equal
-            shares.  Take them from public knowledge, never from the data.  Wrong shares cost only time and
-            memory.
+        length: the length of each tensor; scalars stay unchanged. A mapping gives the lengths by key (or by
+            position in a tuple), and other entries stay unchanged. For several lengths, give them in
+            ascending order, such as (64, 512), and equally many for each entry.
+        value: the padding value, by default 0. A mapping gives the values by key, with 0 for other entries.
+        shares: for several lengths, the share of records that you expect at each length, such as (0.9, 0.1).
+            Default: equal shares. Take them from public knowledge, never from the data. Wrong shares cost
+            only time and memory.
 
     Returns:
-        A function to pass as ``collate``.  If you call it yourself, it pads a record to the last length.
+        A function to pass as ``collate``. If you call it yourself, it pads a record to the last length.
 
     Raises:
         InvalidInput: if lengths are not in ascending order, or shares are not positive or do not add up to 1.
@@ -153,15 +152,15 @@ class Pad:
 
 
 def pairs(*, length: int) -> Pairs:
-    """Return a collate function that joins a prompt with each of its two answers.
+    """Return a collate function for pairs of answers to a prompt, one chosen and one rejected.
 
-    Its results are the records of :func:`tacit.losses.preference`.  A record from your dataset is a mapping
-    with ``prompt_ids``, ``chosen_ids`` and ``rejected_ids``, and optionally
-    ``ref_chosen_logps`` and ``ref_rejected_logps``, as TRL's ``DPOTrainer`` prepares it.  A long prompt is
-    truncated at its start, and an answer longer than ``length`` at its end.
+    It joins the prompt with each answer, as :func:`tacit.losses.preference` needs it. A record of your
+    dataset is a mapping with ``prompt_ids``, ``chosen_ids`` and ``rejected_ids``, as TRL's ``DPOTrainer``
+    prepares it. ``ref_chosen_logps`` and ``ref_rejected_logps`` are optional. A prompt that is too long loses
+    its first tokens. An answer longer than ``length`` loses its last ones.
 
     Args:
-        length: the number of tokens to which each prompt with its answer is padded or truncated.
+        length: the number of tokens of a prompt with an answer, after padding or truncation.
 
     Returns:
         A function to pass as ``collate``.

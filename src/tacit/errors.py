@@ -59,6 +59,7 @@ class TacitError(Exception):
         value: the argument's value; ``...`` (Ellipsis) if the message must not show the value.
         why: the reason for the refusal.
         fix: what the user can do.
+        spelling: the function that writes arguments in the message; in the example, as options of a command.
 
     >>> error = InvalidInput("must be below 1", argument="delta", value=2.0, fix="Take `delta=1e-5`.")
     >>> str(error)
@@ -119,7 +120,7 @@ class InvalidInput(TacitError, ValueError):
 
 
 class MissingExtra(TacitError, ImportError):
-    """Raised if an optional dependency is not installed; the message contains the command that installs it.
+    """Raised if an optional dependency is not installed; the message says how to install it.
 
     >>> str(MissingExtra("duckdb", "query", "asking a table")).rpartition(": ")[2]
     "pip install -e '.[query]'"
@@ -150,14 +151,11 @@ class PrivacyRefusal(TacitError):
 
 
 class UnsupportedEvent(PrivacyRefusal):
-    """Raised if a function, such as an accountant, has no proven bound for an event.
-
-    An event is the description of a mechanism.
-    """
+    """Raised if a function has no proven bound for an event, which is the description of a mechanism."""
 
 
 class UnsupportedModel(PrivacyRefusal):
-    """Raised if a model's per-example gradients do not exist, or if their norm cannot be bounded.
+    """Raised if per-example gradients do not exist, for example with BatchNorm, or have no bounded norm.
 
     >>> issubclass(UnsupportedModel, PrivacyRefusal)
     True
@@ -169,7 +167,7 @@ class BudgetExceeded(PrivacyRefusal):
 
 
 class ProcessLost(TacitError):
-    """Raised if a process that trains together with this one failed or ended before the current step.
+    """Raised if another process of a distributed run failed or ended too early.
 
     >>> issubclass(ProcessLost, TacitError), ProcessLost.exit_code
     (True, 2)
@@ -185,14 +183,17 @@ class Diverged(TacitError):
 
 
 class LossWarning(UserWarning):
-    """Warns that losses look wrong, such as NaN, or at the bound of the loss report.
+    """Warns that losses look wrong: they are NaN, too large or do not fall.
 
-    The warning depends only on losses that were released with noise, and on losses of dummy records.
+    The warning depends only on noisy losses, which the run releases anyway, and on losses of dummy records.
     """
 
 
 class PrivacyWarning(UserWarning):
-    """Warns that a guarantee is weak, because its epsilon is large or it covers only one of many fits."""
+    """Warns that a guarantee is weak: its epsilon is large, or it covers only one of many fits.
+
+    The costs of all fits on the same records add up.
+    """
 
 
 class WeakSignalWarning(UserWarning):

@@ -76,8 +76,8 @@ def classification(
     With more axes, as in ``torch.nn.CrossEntropyLoss``, logits are (n, C, ...) and class numbers (n, ...).
 
     Args:
-        weight: C class weights.  Declare them, and do not compute them from the records.
-        label_smoothing: the amount of smoothing, in [0, 1).
+        weight: one weight for each of the C classes. Choose them without looking at the records.
+        label_smoothing: the share of each target that is spread over all classes, in [0, 1).
         ignore_index: the class number of positions to ignore.
 
     >>> loss = classification(weight=[1.0, 3.0])
@@ -137,13 +137,12 @@ def multilabel() -> PerExampleLoss:
 
 
 def causal(*, ignore_index: int = -100) -> PerExampleLoss:
-    """Return a loss: the cross-entropy of the next token, in nats, from logits (n, L, V) and labels (n, L).
+    """Return a loss for language models: the mean cross-entropy of the next token, in nats.
 
-    Labels are aligned with the tokens, as in transformers: the logits at a position predict the label at the
-    next position.  If a record has no labels, its tokens are the labels, except where ``attention_mask`` is
-    0.  A record's loss is the mean over its positions with a label other than ``ignore_index``.  If it has no
-    such position, its loss and gradient are 0.  If the model puts virtual tokens before the record's tokens,
-    as in prompt tuning, these have no label.
+    It takes logits (n, L, V) and labels (n, L). The logits at a position predict the label at the next
+    position, as in transformers. Without labels, the tokens are the labels, except where ``attention_mask``
+    is 0. A record's loss is the mean over its positions with a label other than ``ignore_index``; without
+    such a position, it is 0. The virtual tokens of prompt tuning have no label.
 
     >>> model = nn.Embedding(5, 5)
     >>> tokens = torch.tensor([[1, 2, 3], [1, 2, 3]])
@@ -171,10 +170,10 @@ def causal(*, ignore_index: int = -100) -> PerExampleLoss:
 def completion() -> PerExampleLoss:
     """Return the loss of :func:`causal`, computed over selected tokens only, such as those of an answer.
 
-    A record is a mapping with ``input_ids`` (n, L), as TRL's ``SFTTrainer`` prepares it.  The record selects
-    the tokens to train on by at least one of these entries of shape (n, L): ``completion_mask`` or
-    ``assistant_masks`` are 1 at the selected tokens, and ``labels`` is -100 at all other tokens.  If a record
-    has several of these entries, only tokens that all of them select count.
+    A record is a mapping with ``input_ids`` (n, L), as TRL's ``SFTTrainer`` prepares it. At least one other
+    entry (n, L) must select the tokens to train on. ``completion_mask`` and ``assistant_masks`` are 1 at
+    these tokens; ``labels`` is -100 at all others. With several entries, only tokens that all of them select
+    count.
 
     >>> record = {"input_ids": torch.tensor([[1, 2, 3]]), "completion_mask": torch.tensor([[0, 0, 1]])}
     >>> completion()(nn.Embedding(5, 5), **record).shape
@@ -203,18 +202,18 @@ def preference(
 ) -> PerExampleLoss:
     """Return the loss of direct preference optimization (DPO) for pairs of a chosen and a rejected answer.
 
-    A record is one pair.  It is a mapping with ``input_ids`` (n, 2, L), two sequences: the prompt with the
-    chosen answer, then the prompt with the rejected answer.  Its ``completion_mask`` (n, 2, L) is 1 at the
-    tokens of the answers. :func:`tacit.collate.pairs` makes such records from rows of TRL's ``DPOTrainer``.
+    A record is one pair, a mapping. Its ``input_ids`` (n, 2, L) are the prompt with the chosen answer, then
+    the prompt with the rejected one. Its ``completion_mask`` (n, 2, L) is 1 at the tokens of the answers.
+    :func:`tacit.collate.pairs` makes such records from rows of TRL's ``DPOTrainer``.
 
-    The loss is -log sigmoid(beta * d).  Here d is the log of the ratio between the probabilities of the
-    chosen and the rejected answer under the model, minus the same log-ratio under a reference model (Rafailov
-    et al., 2305.18290, equation 7).  The loss takes the first of these that exists as the reference:
+    The loss is -log sigmoid(beta * d) (Rafailov et al., 2305.18290, equation 7). Each model has a log-ratio:
+    the log-probability of the chosen answer minus that of the rejected one. d is the log-ratio of the trained
+    model minus that of a reference. The reference is the first of these that you provide:
 
-    * ``ref_chosen_logps`` and ``ref_rejected_logps`` (n,) in the record: the log-probabilities of the two
+    * in the record, ``ref_chosen_logps`` and ``ref_rejected_logps`` (n,): the log-probabilities of the two
       answers under a public model;
     * the module ``reference``;
-    * the trained model itself without its adapters and without dropout, if it is a peft model.
+    * the trained model without its adapters and without dropout, if it is a peft model.
 
     Args:
         beta: how strongly the loss pulls the trained model towards the reference, above 0.
@@ -288,10 +287,9 @@ def preference_loss(
 def masked(*, ignore_index: int = -100) -> PerExampleLoss:
     """Return a loss: the cross-entropy of the label at each position, in nats.
 
-    It takes logits (n, L, V) and labels (n, L), for masked language models and token classification.  The
-    logits at a position predict the label at the same position.  A record's loss is the mean over its
-    positions with a label other than ``ignore_index``.  If it has no such position, its loss and gradient are
-    0.
+    It is for masked language models and token classification, with logits (n, L, V) and labels (n, L). A
+    record's loss is the mean over its positions with a label other than ``ignore_index``; without such a
+    position, it is 0.
 
     >>> masked()(nn.Embedding(5, 5), torch.tensor([[1, 2, 3]]), torch.tensor([[-100, -100, -100]]))
     tensor([0.], grad_fn=<DivBackward0>)

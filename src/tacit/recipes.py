@@ -60,20 +60,17 @@ class Recipe:
 def linear_recipe(records: int, epsilon: float, *, classes: int = 2, longest: float = 1.0) -> Recipe:
     """Return the settings for a linear model that starts at zero, on a table or on frozen features.
 
-    Each step uses all records if there are at most 50,000: for a convex loss, smaller batches save only time.
-    The sum of the learning rates of all steps limits how far the weights move.  A larger sum adds more noise
-    to the weights, while the gradients become smaller as the loss falls.  So with fewer records or a smaller
-    epsilon, it is better to stop sooner.  On twenty datasets (tables, reviews and images) of 300 to 50,000
-    records, the best sum was proportional to the number of records times epsilon, and the constant of
-    proportionality was the same up to a factor of two.
+    Each step uses all records if there are at most 50,000, because smaller batches save only time. The
+    learning rate grows with records times epsilon, up to a limit. On twenty datasets (tables, reviews and
+    images) of 300 to 50,000 records, the best rates followed this rule, up to a factor of two.
 
     Args:
         records: a public estimate of the number of records.
         epsilon: the epsilon of the whole run.
-        classes: the number of classes.  Pass 1 for a numeric target, which
-            :class:`tacit.models.additive.StandardLinear` learns.
-        longest: the largest norm that one row of inputs can have, including the constant 1 for the bias.
-            Pass 1 for features of norm 1, where the bias hardly matters.
+        classes: the number of classes; 1 for a numeric target
+            (:class:`tacit.models.additive.StandardLinear`).
+        longest: an upper bound on the norm of one row of inputs, including the constant 1 for the bias. Pass
+            1 for features of norm 1, where the bias hardly matters.
 
     >>> recipe = linear_recipe(12_500, 3.0)
     >>> recipe.steps, recipe.learning_rate
@@ -105,14 +102,13 @@ def linear_recipe(records: int, epsilon: float, *, classes: int = 2, longest: fl
 def hazard_recipe(records: int, epsilon: float, *, longest: float) -> Recipe:
     """Return the settings for a linear survival model (:class:`tacit.models.survival.LinearHazard`).
 
-    The model predicts hazards, the probabilities of the event in each time bin.  The settings are those of a
-    classifier (:func:`linear_recipe`), but with twice the clipping norm.  On four tables of 1,700 to 7,300
-    records, the larger norm gave better survival curves and an equally good ranking of the records.
+    They are those of a classifier (:func:`linear_recipe`), but with twice the clipping norm. On four tables
+    of 1,700 to 7,300 records, this norm gave better survival curves, and ranked the records equally well.
 
     Args:
         records: a public estimate of the number of records.
         epsilon: the epsilon of the whole run.
-        longest: the largest norm that one row of inputs can have, including the constant 1 for the bias.
+        longest: an upper bound on the norm of one row of inputs, including the constant 1 for the bias.
 
     >>> hazard_recipe(6_000, 1.0, longest=4.0).clipping_norm
     4.0
@@ -162,9 +158,9 @@ _ROWS_PER_COLUMN, _NOISE_PER_COLUMN = (
 def lora_targets(model_type: str) -> tuple[str, ...]:
     """Return the names of the layers that LoRA should change: the query and value layers.
 
-    These are names within an attention block, without a path.  Hu et al. (2106.09685, section 7.1) found
-    these two layers best for a given number of weights.  GPT-2 and similar models compute query, key and
-    value in one layer; for them, this layer is returned.
+    Hu et al. (2106.09685, section 7.1) found these two layers best for a given number of weights. GPT-2 and
+    similar models compute query, key and value in one layer, which is returned for them. The names are
+    without the path to the layer.
 
     Args:
         model_type: the ``model_type`` in a model's config.json.
@@ -187,15 +183,14 @@ def lora_targets(model_type: str) -> tuple[str, ...]:
 def lora_recipe(records: int, epsilon: float, weights: int) -> Recipe:
     """Return the settings of LoRA on query and value with a new head (Yu et al., 2110.06500).
 
-    With few trained weights, a step needs only a small share of the records.  On 6,000 reviews at epsilon 8,
-    with LoRA in the upper half of MiniLM's layers, one run was 3 points more accurate than a head trained
-    alone, and 2 points more than a head trained without DP.  At epsilon 3, one run was 1 point above the head
-    alone, which may be chance.
+    LoRA trains few weights, so a step needs few of the records. One run of MiniLM on 6,000 reviews was 3
+    points more accurate at epsilon 8 than a private head alone. At epsilon 3, it was 1 point more, which may
+    be chance.
 
     Args:
         records: a public estimate of the number of records.
         epsilon: the epsilon of the whole run.
-        weights: the number of trained weights: those of LoRA at the recipe's ``rank``, and those of the head.
+        weights: the number of trained weights, in LoRA (at the recipe's ``rank``) and in the head.
 
     >>> recipe = lora_recipe(12_500, 8.0, 37_634)
     >>> recipe.rank, recipe.batch_size, recipe.steps, recipe.learning_rate, recipe.head_learning_rate
@@ -207,8 +202,8 @@ def lora_recipe(records: int, epsilon: float, weights: int) -> Recipe:
 def full_recipe(records: int, epsilon: float, weights: int) -> Recipe:
     """Return starting settings for training all weights and a new head (Li et al., 2110.05679).
 
-    The batch is as large as the noise requires; a batch size of None means all records.  The learning rates
-    were not tested in private runs.
+    The batch is large enough that the noise is small; a batch size of None means all records. The learning
+    rates were not tested in private runs.
 
     Args:
         records: a public estimate of the number of records.

@@ -31,29 +31,28 @@ AUDIT_LEVEL = 1e-3
 
 @dataclass(frozen=True)
 class AuditResult:
-    """The result of an audit: lower bounds on the privacy loss of a run, and the verdict on a claim.
+    """The result of an audit: lower bounds on the privacy loss of a run, and the verdict on its claim.
 
     Attributes:
         method: the name of the audit.
-        canaries: the number of planted records, or of runs or numbers that the audit compared.
+        canaries: the number of trials: canaries (planted records), or the runs or numbers that were compared.
         confidence: the probability that all bounds are right.
-        delta: the delta of all epsilons.
-        eps_lower: a lower bound on epsilon. If ``family`` is not None, it is valid only for mechanisms of
-            this family.
-        eps_lower_any: a lower bound on epsilon for any mechanism.
-        family: the kind of mechanism that ``eps_lower`` assumes, such as "Gaussian noise", or None.
-        mu_lower: a lower bound on mu: the run is not mu-GDP for any smaller mu.
-        noise_at_most: an upper bound on the noise multiplier that the run effectively has.
-        claimed_eps: the claimed epsilon, or None if no claim was tested.
-        claim_rejected: whether the audit refuted the claim, or None if no claim was tested.
-        suspected: whether the first stage of an audit in two stages refuted the claim. The second stage
-            decides.
+        delta: the delta at which every epsilon is stated.
+        eps_lower: a lower bound on epsilon, for mechanisms of ``family``.
+        eps_lower_any: a lower bound on epsilon, for any mechanism.
+        family: the kind of mechanism that ``eps_lower`` assumes, such as "Gaussian noise"; None if it assumes
+            none.
+        mu_lower: a lower bound on mu, the parameter of Gaussian DP (larger is less private).
+        noise_at_most: an upper bound on the run's true noise multiplier.
+        claimed_eps: the claimed epsilon; None if no claim was tested.
+        claim_rejected: whether the audit refuted the claim; None if no claim was tested.
+        suspected: whether the first test of an audit of two tests refuted the claim. The second decides.
 
     **Guarantee**
 
     * A true claim is rejected with probability at most 1 - ``confidence``.
-    * With probability ``confidence``, all bounds of a result are right, as long as the mechanism is of the
-      family that a bound assumes.
+    * With probability ``confidence``, all bounds of a result are right. A bound that assumes a ``family`` is
+      valid only for mechanisms of this family.
     """
 
     method: str
@@ -73,7 +72,7 @@ class AuditResult:
     errs is at most :data:`AUDIT_LEVEL`."""
 
     def sentence(self) -> str:
-        """Return the result in sentences: the verdict on the claim, if there is one, then the lower bound.
+        """Return the verdict on the claim, if there is one, and the lower bound, in sentences.
 
         >>> print(AuditResult("claim test", 1000, 0.95, 1e-5, 5.07, 3.1, "Gaussian noise", claimed_eps=6.33,
         ...                   claim_rejected=False).sentence())
@@ -101,14 +100,14 @@ class AuditResult:
 
     @property
     def unconfirmed(self) -> bool:
-        """Whether the first stage rejected the claim but the second stage, which decides, did not."""
+        """Whether the first test rejected the claim, but the second test, which decides, did not."""
         return bool(self.suspected) and not self.claim_rejected
 
     def judgement(self) -> str:
-        """Return a sentence about whether the audit contradicts the claim.
+        """Return the verdict on the claim as a sentence.
 
-        If it does, the sentence states how often this happens by chance. If only the first stage of an audit
-        in two stages contradicts the claim, the sentence does not contain the first stage's bound.
+        If the audit contradicts the claim, the sentence also says how rarely this happens by chance to a true
+        claim. In an audit of two tests, the second one decides.
 
         >>> result = AuditResult("claim test", 9, 0.95, 1e-5, 5.0, 3.1, claim_rejected=False, suspected=True)
         >>> print(result.judgement())
@@ -140,17 +139,17 @@ _ROUNDING = 1e-13  # the rounding error of an extrapolated chord
 
 @final
 class Claim:
-    """The privacy that an accounted run claims, in the form that :func:`claim_test` tests.
+    """The privacy that a run claims, for :func:`claim_test`.
 
     Args:
-        curve: the privacy curve of the run.
-        delta: the delta at which the claimed epsilon is stated.
-        nodes: half the number of points of the table from which ``false_negatives`` interpolates.
+        curve: the privacy curve of the run, such as ``plan.curve``.
+        delta: the delta at which ``claim.epsilon`` is stated, in (0, 1).
+        nodes: half the number of points between which :meth:`false_negatives` interpolates.
 
     **Guarantee**
 
-    * ``false_negatives`` is at most the curve's trade-off function f (the smallest false-negative rate of any
-      membership test) at every false-positive rate.
+    * At every false-positive rate, ``false_negatives`` is at most the curve's trade-off function. This
+      function is the smallest false-negative rate of any membership test.
 
     >>> from tacit.events import PoissonSampled, Repeat
     >>> curve = account(Repeat(PoissonSampled(0.1, Gaussian(1.0)), 200), adjacency="add-remove")
@@ -184,13 +183,16 @@ class Claim:
         self._after = np.concatenate([slope[1:], [0.0]])  # the slope of the chord after each interval
 
     def false_negatives(self, rates: ArrayLike) -> Array:
-        """Return a lower bound on the false-negative rate of any membership test, if the claim is true.
+        """Return the smallest false-negative rates that the claim allows, rounded down.
+
+        If the claim is true, no membership test at these false-positive rates has fewer.
 
         Args:
             rates: the false-positive rates of the tests, in [0, 1].
 
         Returns:
-            The bounds, in the shape of ``rates``."""
+            The false-negative rates, in the shape of ``rates``.
+        """
         a = np.asarray(rates, dtype=np.float64)
         last = self._a.size - 2
         i = np.clip(np.searchsorted(self._a, a, side="right") - 1, 0, last)
@@ -404,32 +406,30 @@ def claim_test(
 ) -> AuditResult:
     """Test the privacy that a run claims, with canaries: planted records, some of which were trained on.
 
-    The test guesses from the scores which canaries were trained on. If the claim is true, every such test
-    with false-positive rate a has a false-negative rate of at least f(a), where f is the trade-off curve. The
-    claim is refuted if the test made so few errors that they would be unlikely at every pair of error rates
-    that the claim allows. From the same numbers of errors, the result also states
+    The test guesses from the scores which canaries were trained on. A guess can be a false positive (not
+    trained on) or a false negative (missed). The claim limits how low the two error rates can be together.
+    The test refutes the claim if so few errors would be unlikely at every pair of rates that the claim
+    allows. The same errors give these bounds:
 
-        eps_lower        a lower bound on the eps of any (eps, delta)-DP mechanism
-        mu_lower         a lower bound on the mu of any mu-GDP mechanism
+        eps_lower_any    a lower bound on epsilon, for any mechanism
+        eps_lower        a lower bound on epsilon, given ``family`` (by default Gaussian DP)
+        mu_lower         a lower bound on mu, the parameter of Gaussian DP
         noise_at_most    an upper bound on the noise multiplier, if you pass ``family``
 
-    The probability that any of these statements is wrong is at most 1 - ``confidence``.
-
     The canaries must not influence each other: once it is fixed which of them are trained on, their scores
-    must be independent. This is true of the slots (unused entries of a parameter) of a run with independent
-    noise and Poisson sampling or ``BallsInBinsSampling``. Otherwise, use :func:`tacit.audits.audit_one_run`.
+    must be independent. This is true of slots (:func:`tacit.audits.audit_slots`), if the noise of the steps
+    is independent and the sampling is Poisson or ``BallsInBinsSampling``. Otherwise, use
+    :func:`tacit.audits.audit_one_run`.
 
     Args:
         scores: the scores of the canaries.
         claim: the claimed privacy.
-        confidence: one minus the error probability of all statements together.
-        rng: the random number generator that splits the canaries into halves. It must be independent of the
-            scores.
-        rehearsals: the scores of simulated experiments, independent of ``scores``, for choosing the best test
-            beforehand. Simulate the claimed noise for the largest bounds on a correct run, or the smallest
-            bug that you want to find.
-        family: the run's event as a function of the noise multiplier. Pass it if you want an upper bound on
-            the true noise multiplier.
+        confidence: one minus the error probability of all statements together, such as 0.95.
+        rng: splits the canaries into halves. It must be independent of the scores.
+        rehearsals: the scores of simulated runs, independent of ``scores``, which choose the thresholds.
+            Simulate the claimed noise, which gives the largest bounds on a correct run, or the smallest bug
+            that you want to find.
+        family: the run's mechanism for any noise multiplier, which ``noise_at_most`` needs.
 
     **Guarantee**
 

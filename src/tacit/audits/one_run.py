@@ -58,23 +58,23 @@ def audit_one_run(
     shares: tuple[float, ...] = SHARES,
     claim: Claim | None = None,
 ) -> AuditResult:
-    """Compute a lower bound on the epsilon of one run, from canaries that were included by fair coin flips.
+    """Compute a lower bound on the epsilon of one run, by planting records (canaries) at random.
 
-    Before training, plant m canaries: flip a fair coin for each, and train on those with heads. After
-    training, the audit guesses "included" for the canaries with the highest scores, and "not included" for
-    the lowest. If many guesses are right, epsilon must be large. The canaries may influence each other, and
-    you need not know the mechanism.
+    Before training, flip a fair coin for each of m canaries, and add those with heads to the training data.
+    After training, compute a score for each canary. The audit guesses that the canaries with the highest
+    scores were included, and those with the lowest were not. Many right guesses show that epsilon is large.
+    You need not know the mechanism.
 
     Args:
-        scores: (m,) the score of each canary, higher if it was more likely included.
-        included: (m,) whether each canary was included: the booleans of the fair, independent coins that you
-            flipped before training.
-        delta: the delta of the bound, in [0, 1). Choose it below 0.01 / m, because the bound is weak
+        scores: the score of each canary, (m,), higher if it was more likely included.
+        included: the coins, (m,) booleans: whether each canary was included. They must be fair and
+            independent.
+        delta: the delta of the bound, in [0, 1). Choose less than 0.01 / m, because the bound is weak
             otherwise.
-        confidence: one minus the error probability.
-        rng: the random number generator that orders equal scores. It must be independent of the coins.
-        shares: the shares of the canaries to guess. Choose them before you see the scores. Each share is one
-            attempt, and the attempts split the error probability evenly.
+        confidence: one minus the error probability, such as 0.95.
+        rng: breaks ties between scores. It must be independent of the coins.
+        shares: how many of the m canaries to guess, as shares of m. Each share is one attempt, and the error
+            probability is split evenly among the attempts. Choose the shares before you see the scores.
         claim: the claimed privacy, if you want to test its epsilon.
 
     **Guarantee**
@@ -83,13 +83,13 @@ def audit_one_run(
       even if the canaries influence each other.
 
     Raises:
-        InvalidInput: if there are no canaries, a score is not finite, or there are so many more heads than
-            tails (or the reverse) that the coins cannot have been fair.
+        InvalidInput: if there are no canaries, a score is not finite, or the numbers of heads and tails
+            differ too much for fair coins.
 
     >>> rng = np.random.default_rng(0)
     >>> coins = rng.random(1000) < 0.5
     >>> result = audit_one_run(coins + 0.0, coins, delta=0.0, confidence=0.95, rng=rng)
-    >>> round(result.eps_lower, 2)  # 500 of 500 right, at a level of 0.0125
+    >>> round(result.eps_lower, 2)  # 500 of 500 guesses are right
     4.73
     """
     canaries, level, guesses = _guesses(scores, included, confidence, shares, rng)
@@ -388,26 +388,27 @@ def scores_of_slots(evidence: SlotEvidence, plan: Plan) -> Scores:
 def audit_slots(
     evidence: SlotEvidence, plan: Plan, *, confidence: float, rng: np.random.Generator
 ) -> SlotAudit:
-    """Audit a run that was trained with slots: unused entries of a parameter, each with a canary.
+    """Audit a run that trained with slots: extra weights that the model never reads, one for each canary.
 
-    A fair coin decides whether the canary of a slot takes part in training. The audit uses the slots' noisy
-    values to guess the coins, and compares the result with the privacy of ``plan``.
+    A fair coin decides whether a canary, a synthetic record, takes part in training. Its gradient changes
+    only its slot. The audit guesses the coins from the noisy values of the slots. It compares its success
+    with the privacy that ``plan`` claims.
 
     Args:
         evidence: the noisy values of the slots, and the coins.
         plan: the plan of the run.
-        confidence: one minus the error probability of each result.
-        rng: the random number generator for splits, ties and simulations. It must be independent of the
-            coins.
+        confidence: one minus the error probability of each result, such as 0.95.
+        rng: for splits, ties and simulations. It must be independent of the coins.
 
     Returns:
-        The results of :func:`tacit.audits.claim_test` (as ``claim``) and of
-        :func:`tacit.audits.audit_one_run` (as ``one_run``), and of a variant of the latter that uses the
-        trade-off curve (``one_run_by_tradeoff``), with the ``scores`` of the canaries.
+        The results ``claim`` (from :func:`tacit.audits.claim_test`), ``one_run`` (from
+        :func:`tacit.audits.audit_one_run`) and ``one_run_by_tradeoff`` (the same for the claimed trade-off
+        curve instead of epsilon). Also the ``scores`` of the canaries.
 
     **Guarantee**
 
-    * Each single result is wrong with probability at most 1 - ``confidence``, as defined for these functions.
+    * Each of the three results is wrong with probability at most 1 - ``confidence``, as these functions
+      define it.
 
     Raises:
         InvalidInput: if the evidence is not from a run of this plan.
@@ -457,12 +458,11 @@ def audit_slots(
 
 
 def plan_with_room(plan: Plan, slots: int) -> Plan:
-    """Return a plan like ``plan``, for a separate audit run with room for ``slots`` slots.
+    """Return a copy of ``plan`` with enough ``records`` for an audit with ``slots`` slots.
 
-    A slot is an unused entry of a parameter with a canary. The new plan has the same mechanism and privacy
-    curve, and just enough ``records`` for the slots. Use it for a run on synthetic records, which costs no
-    privacy. Real records are not needed, because slots test the sampler, clipping, sum, noise and divisor,
-    which do not depend on the values of the records.
+    A slot is an extra weight that the model never reads, with one canary. Train with the copy on synthetic
+    records, which costs no privacy. The mechanism and the privacy curve stay the same. Slots test how a step
+    samples, clips, sums, adds noise and divides, which does not depend on the values of the records.
 
     >>> plan = Plan.with_noise(noise_multiplier=2.0, steps=10, records=1000, clipping=1.0, delta=1e-5,
     ...                        adjacency="add-remove", unit="row")

@@ -44,10 +44,10 @@ class Roc:
 @final
 @dataclass(frozen=True, eq=False)
 class Scores:
-    """Scores of n records that were in the training set and of m records that were not.
+    """Scores of records that were in the training set (members), and of records that were not.
 
-    A higher score must mean that the record is more likely a member (in the training set). :func:`measure`
-    raises an error if your scores have the opposite sign.
+    A higher score must mean that the record is more likely a member. :func:`measure` raises an error if your
+    scores have the opposite sign.
 
     Raises:
         InvalidInput: if a class is empty, or a score is NaN or infinite.
@@ -96,7 +96,7 @@ class Scores:
     def roc(self) -> Roc:
         """Compute the true- and false-positive rate at every threshold.
 
-        :meth:`auc` is the area below this curve, with straight lines between the points.
+        :meth:`auc` is the area below this curve.
 
         >>> roc = Scores(members=[2.0, 3.0], non_members=[1.0, 2.0]).roc()
         >>> roc.true_positive_rates.tolist(), roc.false_positive_rates.tolist()
@@ -114,7 +114,7 @@ class Scores:
     def auc(self) -> float:
         """Compute the probability that a random member scores higher than a random non-member.
 
-        If both have the same score, this counts as one half. So the AUC of equal scores is one half.
+        A tie counts as one half.
         """
         ordered = np.sort(self.non_members)
         below = np.searchsorted(ordered, self.members, side="left")
@@ -122,7 +122,7 @@ class Scores:
         return float((below.mean() + not_above.mean()) / 2.0 / ordered.size)
 
     def split(self, rng: np.random.Generator) -> tuple[Scores, Scores]:
-        """Split the scores into two random halves, each with half of the members and half of the non-members.
+        """Split members and non-members into random halves.
 
         Raises:
             InvalidInput: if a class has fewer than two records.
@@ -146,10 +146,10 @@ class Scores:
             )
 
     def check_direction(self) -> None:
-        """Raise an error if the scores of members are significantly *lower* than those of non-members.
+        """Raise an error if members score significantly *lower* than non-members.
 
-        The usual reason is a wrong sign, or that the two files are swapped. This uses a Mann-Whitney test at
-        level 1e-6, corrected for ties.
+        The usual cause is a wrong sign, or that members and non-members are swapped. The check is a
+        Mann-Whitney test at level 1e-6.
 
         >>> Scores(range(100), range(50, 150)).check_direction()
         Traceback (most recent call last):
@@ -240,7 +240,9 @@ def least_rate(hits: ArrayLike, trials: ArrayLike, level: float) -> Array:
 
 
 def clopper_pearson(hits: int, trials: int, *, confidence: float) -> Interval:
-    """Return the Clopper-Pearson confidence interval for a rate, if ``hits`` of ``trials`` trials succeeded.
+    """Return a confidence interval for the success rate, given ``hits`` successes in ``trials`` trials.
+
+    It is the interval of Clopper and Pearson.
 
     Raises:
         InvalidInput: if there are no trials, or more hits than trials.
@@ -298,7 +300,7 @@ class FoundAt:
 class Measured:
     """The metrics of one attack on one model, from :func:`measure`.
 
-    ``points`` has one entry for each false-positive rate that you asked for.
+    ``points`` has one entry for each requested false-positive rate.
 
     >>> rng = np.random.default_rng(0)
     >>> scores = Scores(rng.normal(1.0, 1.0, 2000), rng.normal(0.0, 1.0, 2000))
@@ -326,12 +328,11 @@ def measure(
     Args:
         scores: the attack's scores.
         false_positive_rates: rates in (0, 1], each at least 5 / (number of non-members).
-        confidence: the confidence of each single interval.
-        rng: the random number generator that splits the records into halves. It must be independent of the
-            scores.
-        without: for an attack with shadow models, scores of the same records that were computed without one
-            group of shadow models (:func:`tacit.audits.attacks.shadow_groups`), once for each group. If
-            empty, the intervals ignore the error from the choice of the shadow models.
+        confidence: the confidence of each single interval, such as 0.95.
+        rng: splits the records into halves. It must be independent of the scores.
+        without: for an attack with shadow models: scores of the same records, computed without one group of
+            these models, for each group of :func:`tacit.audits.attacks.shadow_groups`. The intervals then
+            cover the choice of the models too.
 
     Raises:
         InvalidInput: if there are too few non-members, all scores are equal, or members score lower.
@@ -366,16 +367,11 @@ def measure(
 
 
 def found_at(scores: Scores, false_positive_rate: float, *, confidence: float) -> Interval:
-    """Measure the share of members that the attack finds (true-positive rate) at a false-positive rate.
+    """Measure the share of members that an attack finds (true-positive rate) at a false-positive rate.
 
-    A record counts as found if its score exceeds a threshold, which is chosen from the scores of the
-    non-members.  The interval covers two errors: the threshold that has exactly this false-positive rate is
-    only known approximately, and the members are a random sample.
-
-    In detail, for m non-members and the rate a: the number J of non-members above the exact threshold has the
-    distribution Bin(m, a).  For each J, the exact threshold lies between two neighbouring scores of
-    non-members. This gives Clopper-Pearson bounds on the share of members above it.  The interval is a
-    quantile of the mixture of these bounds over J.
+    The attack finds a record if its score exceeds a threshold, which comes from the scores of the
+    non-members. The interval covers two errors: the threshold is only roughly right, and the members are a
+    random sample.
 
     Raises:
         InvalidInput: if the rate is out of range, or all scores are equal.
@@ -442,16 +438,12 @@ def auc_interval(scores: Scores, *, confidence: float) -> Interval:
 def operating_point(scores: Scores, false_positive_rate: float, *, confidence: float) -> OperatingPoint:
     """Choose a threshold for a false-positive rate, and measure its false- and true-positive rates.
 
-    With m non-members and the rate a, the threshold lets k = floor(a m) of them pass.  The true
-    false-positive rate of this threshold is only roughly a, so *both* rates have an interval.
-
-    In detail: the true false-positive rate has the distribution Beta(k + 1, m - k), or is smaller if scores
-    are tied.  The threshold does not depend on the members, so the true-positive rate has a Clopper-Pearson
-    interval.
+    The threshold comes from a sample of non-members, so its true false-positive rate is only roughly the one
+    that you asked for. Therefore *both* rates have an interval.
 
     **Guarantee**
 
-    * Each interval contains the true rate of this threshold with probability at least ``confidence``.  If
+    * Each interval contains the true rate of this threshold with probability at least ``confidence``. If
       several non-members have the same score, only the upper end of the interval for the false-positive rate
       is valid.
 

@@ -40,10 +40,10 @@ class TensorPair(NamedTuple):
     """Records and their targets, which you can unpack: ``inputs, targets = data.train``.
 
     * For images and tables, ``inputs`` are (n, ...) float32, or float16 if there are very many features.
-      ``targets`` are (n,) int64 class numbers, or (n, k) float32 values or 0/1 labels.
-    * For text, ``inputs`` are (n, L) int64, the numbers of characters or tokens. ``targets`` are (n, L)
-      int64, the number of the next character or token at each position.
-    * For pairs of a chosen and a rejected answer, both are (n, 2, L).
+      ``targets`` are class numbers (n,) int64, or values or 0/1 labels (n, k) float32.
+    * For text, ``inputs`` are the numbers of the characters or tokens, (n, L) int64. ``targets`` are the
+      number of the next one at each position, (n, L) int64.
+    * For pairs of a chosen and a rejected answer, ``inputs`` and ``targets`` are (n, 2, L).
 
     >>> import torch
     >>> inputs, targets = TensorPair(torch.zeros(2, 3), torch.tensor([0, 1]))
@@ -61,31 +61,29 @@ TensorPair.targets.__doc__ = "The target of each record, such as the number of i
 
 @dataclass(frozen=True, eq=False)
 class Dataset:
-    """A dataset that is ready for training, with the public facts about it.
+    """A dataset that is ready for training, with public facts about it.
+
+    A field that does not apply to a dataset is empty, 0 or None.
 
     * ``name``: the name of the dataset.
     * ``train``, ``test``: the records and targets for training and for the test.
-    * ``classes``: the names of the classes; class number 0 comes first. ``()`` for regression, labels and
-      text.
-    * ``labels``: the names of the labels, if each record may have more than one label; else ``()``.
-    * ``alphabet``: for text as characters, a string of all characters. The first one has number 1. Else
-      ``""``.
-    * ``vocabulary``: for text as tokens, the number of tokens in the vocabulary; else 0.
-    * ``spelling``: for text as tokens, the encoder for canaries, the synthetic texts that an audit inserts;
-      else None.
-    * ``source``: one line for the privacy statement about where the data come from.
-    * ``unit``: a word for the unit of privacy, which is what the guarantee protects, such as "image", "row"
-      or "person". It is one record, unless there are ``owners``.
-    * ``features``: for tables, the names of the columns of ``inputs``; else ``()``.
-    * ``encoder``: for tables, the encoder, with which you can also encode new rows; else None.
-    * ``owners``, ``test_owners``: the owner of each record of ``train`` and of ``test``, if the unit is a
-      person who may have more than one record; else None.
-    * ``dates``: the arrival date of each record of ``train``, for training in the order of dates; else None.
-    * ``pictures``: the shape of the original images, if ``inputs`` are features of images; else None.
-    * ``target_bounds``: for regression, the declared ``(low, high)`` of each target; the targets are scaled
-      from these bounds to [-1, 1].
-    * ``time_edges``: for survival, the edges of the declared time bins; else ``()``. The targets (n, 2) are
-      then the time and the event (0 or 1) of each record.
+    * ``classes``: the names of the classes; class number 0 comes first.
+    * ``labels``: the names of the labels, if a record can have more than one.
+    * ``alphabet``: for text as characters, a string of all characters. The first one has number 1.
+    * ``vocabulary``: for text as tokens, the number of tokens in the vocabulary.
+    * ``spelling``: for text as tokens, the encoder for canaries, the synthetic texts that an audit inserts.
+    * ``source``: where the data come from, as one line for the privacy statement.
+    * ``unit``: what the guarantee protects (the unit of privacy), such as "image", "row" or "person". It is
+      one record, unless there are ``owners``.
+    * ``features``: for tables, the names of the columns of ``inputs``.
+    * ``encoder``: for tables, the encoder, which also encodes new rows.
+    * ``owners``, ``test_owners``: the person of each record, if a person may have more than one record.
+    * ``dates``: the arrival date of each training record, for training in the order of dates.
+    * ``pictures``: the shape of the original images, if ``inputs`` are features of images.
+    * ``target_bounds``: for regression, the declared ``(low, high)`` of each target. In ``targets``, low is
+      -1 and high is 1.
+    * ``time_edges``: for survival, the edges of the declared time bins. Targets (n, 2) are then the time and
+      the event (0 or 1) of each record.
 
     Raises:
         InvalidInput: if the tensors do not fit together.

@@ -36,16 +36,14 @@ def load_image_folder(
 ) -> Dataset:
     """Read images from ``path/<class>/``, or from ``path/train/<class>/`` and ``path/test/<class>/``.
 
-    * ``size``: the (height, width) in pixels to which every image is scaled. Scaling is bilinear and may
-      change the aspect ratio.
-    * ``classes``: the names of the classes. There must be a folder for each, which may be empty.
+    * ``size``: the (height, width) in pixels to which every image is scaled. The aspect ratio may change.
+    * ``classes``: the names of the classes. Each needs a folder, which may be empty.
     * ``colours``: 3 for RGB, 1 for grey.
-    * ``test_fraction``: the share of images to use as test data, if there are no folders train and test. A
-      hash of each image and its class chooses them.
+    * ``test_fraction``: without folders train and test, the share of images to use as test data. A hash of
+      each image and its class chooses them.
     * ``progress``: a function that Tacit calls as ``progress(done, total)`` after every image.
-    * ``features``: a function that takes a batch of images and returns one vector of features per image. It
-      must treat each image independently. The dataset then contains the features instead of the images, so
-      only a few hundred images are in memory at once.
+    * ``features``: a function from a batch of images to one feature vector per image. It must treat each
+      image independently. The dataset then contains the features instead of the images.
 
     The inputs are (n, colours, height, width) in [0, 1], or features (n, d).
 

@@ -101,28 +101,28 @@ def load_table(
     """Read a table from a CSV (also .csv.gz) or Parquet file, and encode the rows as numbers.
 
     The encoding uses only the schema, which is what you declare about the columns. Test rows come from
-    ``test_path``, or are a share ``test_fraction`` of the rows. A hash of each row alone chooses them, so
-    adding or removing a row never moves another row between training and test.
+    ``test_path``, or are a share of the rows (``test_fraction``). A hash of each row alone chooses them, so
+    adding or removing a row moves no other row between training and test.
 
     Args:
         path: the file.
-        schema: the declarations of the target and of every column to use; other columns are not read.
+        schema: the declaration of each column to use, with the target. Other columns are not read.
         target: the column to predict, or a list of columns. A category gives one class per declared value; a
             boolean gives the classes false and true. A number gives targets (n, 1), scaled to [-1, 1]. A list
-            of k boolean columns gives labels (n, k), and a list of k number columns gives targets (n, k). For
-            a survival model, a list of a time (a number with bins) and an event (a boolean) gives (n, 2).
+            of k columns gives (n, k): labels for booleans, targets for numbers. For a survival model, list a
+            time (a number with bins) and an event (a boolean).
         dialect: the format of CSV files.
-        user: the column with the owner of each row. Give several columns if a row has several owners, such as
-            sender and receiver. With ``test_fraction``, a hash of each person's name chooses the test people.
-            A row that belongs to both a training and a test person is dropped.
+        user: the column with the owner of each row. If a row has several owners, such as sender and receiver,
+            give several columns. With ``test_fraction``, a hash of each person's name chooses the test
+            people. A row of both a training and a test person is dropped.
         date: the column with the arrival date of each row, for training by date.
-        records: a public estimate of the number of training rows, which decides how features are stored. If
-            they need more than 0.5 GiB, they are float16, which rounds each by at most 1 part in 2,000. If
-            they need more than 2 GiB, they are in a temporary file in the current folder.
-        text: a text column for a pretrained model; its tokens are the first features.
+        records: a public estimate of the number of training rows, which decides how features are stored.
+            Above 0.5 GiB they are float16, which rounds each by at most 1 part in 2,000. Above 2 GiB they are
+            in a temporary file in the current folder.
+        text: a text column for a pretrained model. Its tokens are the first features.
         test_fraction: the share of rows to use as test data.
         test_path: a file of test rows, instead of ``test_fraction``.
-        unit: a word for the unit of privacy, which is what the guarantee protects, such as "person".
+        unit: what the guarantee protects (the unit of privacy), such as "person".
         name: the name of the dataset; by default the name of the file.
 
     Returns:
@@ -133,8 +133,8 @@ def load_table(
     * A row's encoding depends on that row and on the schema alone.
 
     Raises:
-        InvalidInput: if a file is unreadable or empty, if a column is missing, if a cell is missing or
-            contradicts the schema, or if ``user`` is also a column to train on.
+        InvalidInput: if a file is unreadable or empty, a column or a cell is missing, a cell contradicts the
+            schema, or ``user`` is also a column to train on.
         MissingExtra: if the table is Parquet and pyarrow is not installed.
 
     >>> import tempfile
@@ -280,11 +280,11 @@ def load(name: str, *, folder: Path | None = None) -> Dataset:
     """Load a small public dataset by name.
 
     ``digits``, ``breast-cancer``, ``wine``, ``iris`` and ``diabetes`` come with scikit-learn. ``names`` is a
-    text file of first names. It is not included: Tacit looks for it in ``folder``, then in the folder that
+    text file of first names, which is not included. Tacit looks for it in ``folder``, then in the folder that
     the environment variable TACIT_DATA names.
 
-    The inputs of digits are (n, 1, 8, 8) in [0, 1]. The inputs of the other tables are (n, columns) in
-    [-1, 1]. The targets of diabetes are (n, 1), scaled from ``target_bounds`` to [-1, 1].
+    The digits are images (n, 1, 8, 8) in [0, 1]. Other inputs from scikit-learn are (n, columns) in [-1, 1].
+    The targets of diabetes are (n, 1), scaled to [-1, 1].
 
     Raises:
         InvalidInput: if the name is unknown, or a file is missing.

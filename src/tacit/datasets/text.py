@@ -110,19 +110,19 @@ def load_text(
         alphabet: a string of all characters that a line may contain.
         longest: the largest number of characters in a line.
         test_fraction: the share of lines to use as test data. A hash of each line alone chooses them, so
-            adding or removing a line never moves another line between training and test.
+            adding or removing a line moves no other line between training and test.
         test_path: a file of test lines, instead of ``test_fraction``.
 
     Returns:
-        The dataset. Its inputs and targets are (n, longest + 1) int64, as :func:`token_pair` makes them.
+        The dataset. Its inputs and targets are (n, longest + 1) int64.
 
     **Guarantee**
 
     * A record's numbers depend only on that record's line and on declared settings.
 
     Raises:
-        InvalidInput: if a file cannot be read or is not UTF-8, or if a line is empty, is too long or has a
-            character outside the alphabet. The message contains the line's number.
+        InvalidInput: if a file cannot be read or is not UTF-8, or a line is empty, is too long or has a
+            character outside the alphabet. The message names the line.
 
     >>> import tempfile
     >>> path = Path(tempfile.mkdtemp()) / "names.txt"
@@ -484,13 +484,13 @@ def _unreadable(path: str, problem: Exception) -> InvalidInput:
 @final
 @dataclass(frozen=True)
 class Cutting:
-    """A rule that cuts each document into sequences of tokens, declared without looking at the data.
+    """A rule that cuts each document into sequences of tokens. Choose it without looking at the data.
 
     Args:
         length: the number of tokens in a sequence.
         keep: "first" for only the first sequence of each document, or "split" for all of them, without
             overlap.
-        padding: the token that fills up short sequences. These positions do not count in the loss.
+        padding: the token that fills up short sequences. The loss ignores these positions.
 
     >>> cutting = Cutting(3, "split", padding=0)
     >>> list(cutting.pieces([5, 6, 7, 8])), list(Cutting(3, "first", padding=0).pieces([5, 6, 7, 8]))
@@ -592,30 +592,27 @@ def load_documents(
     test_path: Path | None = None,
     unit: str = "document",
 ) -> Dataset:
-    """Read the documents in a JSON Lines file or a Parquet corpus.
+    """Read documents from a JSON Lines file or from Parquet.
 
-    Each line of a JSON Lines file (plain or .gz) is one document: a JSON object with the fields that you name
-    below. A Parquet corpus is a folder, or a file with a name that ends in .parquet; each row is one
-    document.
+    In a JSON Lines file (plain or .gz), each line is one document: a JSON object with the fields that you
+    name below. In a .parquet file, or a folder of them, each row is one document.
 
     Args:
         path: the file or folder.
-        text: the name of the field or column with the document's text.
-        encode: a function that takes a string and returns its tokens; the result must depend only on this
-            string.
+        text: the field or column with the document's text.
+        encode: a function from a string to its tokens. The result must depend only on this string.
         vocabulary: the number of tokens in the vocabulary.
         cutting: the rule that cuts a document into records, which are sequences of tokens.
-        spelling: the encoder for canaries, the synthetic texts that an audit inserts; used for nothing else.
-        user: the name of the field with the document's user. Each user may then have at most one record,
-            unless ``several`` is True. With ``several``, the field may contain a list of users, and you may
-            name several fields.
+        spelling: the encoder for canaries, the synthetic texts that an audit inserts.
+        user: the field with the document's user. Without ``several``, a user may have only one record. With
+            ``several``, you may name several fields, and a field may contain a list of users.
         several: whether a user may have more than one record. If True, the dataset contains the owners of
-            each record, and with ``test_fraction`` no user has both training and test records.
-        date: the name of the field with the day on which the document arrived, for training by date.
+            each record, and ``test_fraction`` never gives a user both training and test records.
+        date: the field with the day on which the document arrived, for training by date.
         test_fraction: the share of documents to use as test data. A hash of the text chooses them; with
             ``several``, a hash of the user.
         test_path: a file of test documents, instead of ``test_fraction``.
-        unit: a word for the unit of privacy, which is what the guarantee protects.
+        unit: what the guarantee protects (the unit of privacy), such as "document".
 
     **Guarantee**
 
@@ -623,8 +620,8 @@ def load_documents(
     * With ``user`` and without ``several``, no user has two training records, nor two test records.
 
     Raises:
-        InvalidInput: if a file cannot be read, a line is not a JSON object with these fields, or no record is
-            left. The message contains the number of the line, but none of its content.
+        InvalidInput: if a file cannot be read, a line lacks one of these fields, or no record is left. The
+            message names the line, but shows none of its content.
         PrivacyRefusal: if a user has more than one record, but ``several`` is False.
 
     >>> import tempfile

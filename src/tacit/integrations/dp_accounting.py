@@ -79,17 +79,17 @@ def _google(purpose: str, part: str = "dp_accounting.dp_event") -> Any:
 
 
 def to_dp_accounting(event: Event) -> Any:
-    """Return the ``DpEvent`` of dp_accounting that describes the same mechanism as ``event``.
+    """Convert an event (the description of a mechanism) to a ``DpEvent`` of dp_accounting.
 
     **Guarantee**
 
     * The result costs the same as ``event`` under any correct accountant of dp_accounting.
-    * The result describes all of ``event``: :func:`from_dp_accounting` converts it back. Only the scale of a
-      discrete Laplace is rounded once, because dp_accounting stores the inverse of the scale.
+    * :func:`from_dp_accounting` converts the result back to ``event``. Only the scale of a discrete Laplace
+      is rounded once, because dp_accounting stores the inverse of the scale.
 
     Raises:
         UnsupportedEvent: if dp_accounting has no class for ``event`` or for an event inside it; the message
-            names the event without a class.
+            names it.
         MissingExtra: if dp_accounting is not installed.
 
     >>> to_dp_accounting(Repeat(PoissonSampled(0.01, Gaussian(2.0)), 100))  # doctest: +NORMALIZE_WHITESPACE
@@ -125,7 +125,7 @@ def _to(dp: Any, event: Event) -> Any:
 
 
 def from_dp_accounting(event: object) -> Event:
-    """Return the event that describes the same mechanism as a ``DpEvent`` of dp_accounting.
+    """Convert a ``DpEvent`` of dp_accounting to the event (the description of a mechanism) of Tacit.
 
     Raises:
         UnsupportedEvent: if Tacit has no event for this mechanism, or if the mechanism guarantees nothing, as

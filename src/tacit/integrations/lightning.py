@@ -27,29 +27,29 @@ __all__ = ["PrivateSteps"]
 class PrivateSteps(Callback):  # type: ignore[misc]  # Lightning is not read by mypy
     """A Lightning callback that takes private steps in the loop of a Trainer.
 
-    Your module must set ``self.automatic_optimization = False`` and return :attr:`optimizer` from
-    ``configure_optimizers``.  In ``training_step``, call :meth:`step` with the batch; you may log the noisy
-    loss from the report that it returns.  Give the Trainer ``callbacks=[private]`` and
-    ``max_steps=plan.steps``, and pass :meth:`tickets` to ``fit`` as the training loader.
+    In your module, set ``self.automatic_optimization = False``, return :attr:`optimizer` from
+    ``configure_optimizers``, and call :meth:`step` with the batch in ``training_step``. Its report contains
+    the noisy loss, which you may log. Give the Trainer ``callbacks=[private]`` and ``max_steps=plan.steps``,
+    and pass :meth:`tickets` to ``fit`` as the training loader.
 
     Args:
         session: the :class:`tacit.training.PrivateSession` that trains the module's model.
-        schedule: a learning-rate schedule for the session's optimizer, such as one of
-            ``torch.optim.lr_scheduler``.  It advances after each private step.
-        state_folder: the folder for the session's resume states, from which a stopped run continues.  They
-            contain the secret key of the noise, so Lightning must not write to this folder.  Required unless
-            checkpoints are off or save only weights.
-        states_kept: how many of the latest resume states stay in the folder.
+        schedule: a schedule of ``torch.optim.lr_scheduler`` for the session's optimizer. It advances after
+            each private step.
+        state_folder: the folder for the session's resume states. Lightning must not write to it, because a
+            state contains the secret key of the noise. Required unless checkpoints are off or save only
+            weights.
+        states_kept: the number of latest resume states to keep in the folder.
 
     **Guarantee**
 
-    * Each step of the Trainer is one private step.  A ``training_step`` that takes no private step raises an
+    * Each step of the Trainer is one private step. A ``training_step`` that takes no private step raises an
       error, and so does a module with automatic optimisation.
-    * The checkpoints do not contain the key of the noise.  Only the session's resume states contain it, in a
+    * The checkpoints do not contain the key of the noise. Only the session's resume states contain it, in a
       folder to which Lightning's checkpoints and loggers do not write.
     * A resumed run gives bitwise the result of an uninterrupted one, or raises an error.
-    * If settings of the Trainer would break one of these guarantees or contradict the plan, an error names
-      each of them.
+    * Settings of the Trainer that would break one of these guarantees or contradict the plan raise an error
+      that names each.
 
     **Not covered**
 
@@ -108,25 +108,26 @@ class PrivateSteps(Callback):  # type: ignore[misc]  # Lightning is not read by 
 
     @property
     def optimizer(self) -> SteppedBySession:
-        """The optimizer to return from ``configure_optimizers``; it shares the session's ``param_groups``."""
+        """The optimizer to return from ``configure_optimizers``. Only the session takes its steps."""
         return self._optimizer
 
     def tickets(self) -> Tickets:
         """Return the training loader for ``Trainer.fit``.
 
-        It yields one ticket, the permission for one private step, instead of each batch.  The session itself
-        draws the records of a step, because they must stay secret.
+        Each of its items is a ticket: it stands for one private step, and contains no records. The session
+        itself draws the records of a step, because they must stay secret.
         """
         return Tickets(self.session, ended=self._end_early)
 
     def step(self, batch: object) -> StepReport:
-        """Take one private step and return its report.  Call this once in each ``training_step``.
+        """Take one private step and return its report. Call this once in each ``training_step``.
 
         Args:
-            batch: the batch that ``training_step`` got, which comes from :meth:`tickets`.
+            batch: the ``batch`` argument of ``training_step``.
 
         Raises:
-            PrivacyRefusal: if you call this outside ``Trainer.fit``, or with a batch of another loader.
+            PrivacyRefusal: if you call this outside ``Trainer.fit``, or if the loader is not that of
+                :meth:`tickets`.
         """
         if self._module is None:
             raise PrivacyRefusal(
@@ -161,7 +162,7 @@ class PrivateSteps(Callback):  # type: ignore[misc]  # Lightning is not read by 
             )
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Check the optimizer, and restore the session's state after Lightning has loaded its checkpoint."""
+        """Check the optimizer. To resume a run, load the session's state of the checkpoint."""
         if [*trainer.optimizers] != [self._optimizer]:
             raise PrivacyRefusal(
                 "configure_optimizers must return only self.private.optimizer. Pass a schedule to "
@@ -196,7 +197,7 @@ class PrivateSteps(Callback):  # type: ignore[misc]  # Lightning is not read by 
     def on_train_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
-        """Refuse to continue unless ``training_step`` took exactly one private step for this batch."""
+        """Raise an error unless ``training_step`` took exactly one private step for this batch."""
         after = int(batch["ticket"]) + 1 if isinstance(batch, dict) and "ticket" in batch else -1
         if not trainer.global_step == self.session.steps_done == after:
             raise PrivacyRefusal(
@@ -208,7 +209,7 @@ class PrivateSteps(Callback):  # type: ignore[misc]  # Lightning is not read by 
     def on_save_checkpoint(
         self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]
     ) -> None:
-        """Write the session's state into its folder, before Lightning writes the checkpoint."""
+        """Write the session's state to ``state_folder``, before Lightning writes the checkpoint."""
         if self._states is not None:
             self._states.save(self.session)
             self._states.keep_last(self._kept)
@@ -216,24 +217,24 @@ class PrivateSteps(Callback):  # type: ignore[misc]  # Lightning is not read by 
     def on_load_checkpoint(
         self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]
     ) -> None:
-        """Remember the checkpoint's step, to find the session's state of the same step."""
+        """Store the step of the checkpoint, to find the session's state of this step."""
         self._resume_at = int(checkpoint["global_step"])
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the state of the schedule for a checkpoint; it contains nothing secret."""
+        """Return the state of ``schedule`` for a checkpoint. It contains nothing secret."""
         return {"schedule": None if self.schedule is None else self.schedule.state_dict()}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Restore the state of the schedule from a checkpoint."""
+        """Restore the state of ``schedule`` from a checkpoint."""
         if self.schedule is not None and state_dict["schedule"] is not None:
             self.schedule.load_state_dict(state_dict["schedule"])
 
     def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
-        """Forget the Trainer and the module, so that the next call of fit checks all settings again."""
+        """Forget the Trainer, so that the next call of fit checks all settings again."""
         self._trainer = self._module = None
 
     def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
-        """Forget the Trainer and the module at the end of fit."""
+        """Forget the Trainer at the end of fit."""
         self._trainer = self._module = None
 
     def _end_early(self) -> None:

@@ -67,76 +67,74 @@ class PrivateClassifier(ClassifierMixin, PrivateEstimator):  # type: ignore[misc
 
     It trains by DP-SGD, or by least squares on one noisy release (``head``).
 
-    **Every call of fit spends budget on its records again.**  Cross-validation and grid search call fit many
+    **Every call of fit spends budget on its records again.** Cross-validation and grid search call fit many
     times on overlapping records, and the costs add up: search on public data, or divide the budget by the
-    number of fits.  Without a ledger, a search gets a :class:`~tacit.errors.PrivacyWarning`, and each
-    statement gives the total cost of all fits so far.
+    number of fits. Without a ledger, a search gets a :class:`~tacit.errors.PrivacyWarning`, and each
+    statement gives the total cost so far.
 
-    The privacy statement does not cover ``score`` on the training records, which has no noise: do not publish
-    this score.  Nor does it cover transformers that come before this estimator in a pipeline, such as
-    ``StandardScaler`` or ``PCA``.
+    Do not publish ``score`` on the training records: it has no noise, and the privacy statement does not
+    cover it. The statement also does not cover earlier steps of a pipeline, such as ``StandardScaler`` or
+    ``PCA``.
 
     Args:
         epsilon, delta: the privacy budget of one call of fit.
-        unit: a word for what one row describes, such as "person" or "image".  The guarantee names this unit.
+        unit: what one row describes and the guarantee protects, such as "person" or "image".
         adjacency: "add-remove", "replace-one" or "zero-out".
-        records: a public estimate of the number of records.  Required under add-remove, where the true number
-            is secret.  Under other adjacencies that number is public, and is the default.
-        rows_per_user: if people have several rows, the number of rows that a step reads of each person.  The
-            step clips the mean gradient of these rows.  Requires ``owners`` in fit; ``records`` and
+        records: a public estimate of the number of records. Required under "add-remove", which keeps the true
+            number secret. Otherwise the true number is public, and is the default.
+        rows_per_user: if people have several rows, the number of rows that a step reads of each person. The
+            step clips the mean gradient of these rows. Requires ``owners`` in fit; ``records`` and
             ``batch_size`` then count people.
-        one_record_per_unit: set this to True to state that no unit has two rows.  Required if X has a column
+        one_record_per_unit: set this to True to state that no unit has two rows. Required if X has a column
             that seems to identify units and repeats values, such as ``patient_id`` for the unit "patient".
-        classes: the possible labels, (k,).  Required, because reading them from ``y`` would leak.
-        columns: the public facts about each column of a data frame, by column name: a
-            :class:`~tacit.columns.Column`, or a dict as in a run file's ``[columns.NAME]``.  They
-            determine how strings, dates, booleans and categories become features.
-        bounds: the public range of the values, which you give instead of ``columns`` if all values are
-            numbers.  It is one pair (low, high), an array (d, 2), or for a data frame a dict from each column
-            to its pair.  Values are clamped to their range and scaled to [-1, 1].  Without ``columns`` and
+        classes: the possible labels, (k,). Required, because reading them from ``y`` would leak.
+        columns: the public facts about each column of a data frame, which decide how cells become features: a
+            dict from each name to a :class:`~tacit.columns.Column`, or to a dict as in a run file's
+            ``[columns.NAME]``.
+        bounds: the public range of the values, to which they are clamped. Use it instead of ``columns`` if
+            all values are numbers: one pair (low, high), an array (d, 2), or a dict from each column of a
+            data frame to its pair. The model gets the values scaled to [-1, 1]. Without ``columns`` and
             ``bounds``, you need ``features``.
-        class_weight: one weight for each class, 1 by default, which you declare without looking at the
-            records.  It multiplies the loss before clipping.  To balance classes, give a common class a
-            weight far below 1; clipping undoes most of a weight above 1.
+        class_weight: one weight for each class, 1 by default, which you choose without looking at the
+            records. It multiplies the loss before clipping, which undoes most of a weight above 1. So to
+            balance classes, give a common class a weight far below 1.
         threshold: for two classes, the least probability of the second class for which ``predict`` returns
-            that class.  You can change it after fit, at no cost.  Choose it from public knowledge, because a
-            threshold chosen on the records leaks.
-        max_sample_weight: the largest weight that a record can have, a public number.  Required if you pass
+            it. You can change it after fit, at no cost. Choose it from public knowledge, because a threshold
+            chosen on the records leaks.
+        max_sample_weight: the largest weight that a record can have, a public number. Required if you pass
             ``sample_weight`` to fit.
-        normalise: scale each row to mean 0 and variance 1, at no cost.  This suits images and spectra, and
-            harms tables with a few different columns.
-        features: a frozen feature extractor before the model, trained on public data or not at all.  Without
-            ``bounds`` and ``columns``, it gets X unchanged, such as texts or images, and returns (n, f)
-            numbers.  Any callable will do, such as ``model.encode`` of sentence-transformers.  A torch module
-            gets float32 numbers: bytes are scaled to [0, 1], and texts become the tokens that the module's
-            ``tokens`` method returns.  The features are computed once, and each row is scaled to mean 0 and
-            length 1.  With ``bounds`` or ``columns``, ``features`` must be a module that maps (n, d) values,
-            scaled to [0, 1], to (n, f) features.  For :class:`tacit.models.PictureFeatures`, pass
-            clipping_norm=1.0 and learning_rate=0.3 too.
-        head: "dp-sgd" trains in noisy steps; "least-squares" learns a linear model from one noisy release
-            (:func:`tacit.training.least_squares_session`), also of a table in a database or in files; see
-            :meth:`fit`.
-        model: the kind of model if there are no hidden layers.  "linear" has one weight per number.
-            "additive" also sorts each number into one of ten bins, so the model is a sum of one curve per
-            column.  "auto" chooses "additive" if there are at least 230 + 300 / epsilon records per numeric
-            column, but never with ``normalise`` or ``features``.
-        hidden: the widths of the hidden layers.  Default: (), logistic regression.
+        normalise: whether to scale each row to mean 0 and variance 1, at no cost. This suits images and
+            spectra, and harms tables with a few different columns.
+        features: a frozen feature extractor before the model, trained on public data or not at all. Any
+            callable will do, such as ``model.encode`` of sentence-transformers. Without ``bounds`` and
+            ``columns``, it gets X unchanged, such as texts or images. It returns (n, f) numbers, and each row
+            is scaled to mean 0 and length 1. A torch module gets float32 numbers: bytes are scaled to [0, 1],
+            and its ``tokens`` method converts texts. With ``bounds`` or ``columns``, ``features`` must be a
+            module from (n, d) values in [0, 1] to (n, f) features. With
+            :class:`tacit.models.PictureFeatures`, also pass clipping_norm=1.0 and learning_rate=0.3.
+        head: "dp-sgd" trains in noisy steps. "least-squares" learns a linear model from one noisy release
+            (:func:`tacit.training.least_squares_session`). The table may then stay in a database or in files;
+            see :meth:`fit`.
+        model: the kind of model without hidden layers. "linear" has one weight per number. "additive" also
+            sorts each number into one of ten bins, so that the model is a sum of one curve per column. "auto"
+            chooses "additive" if there are at least 230 + 300 / epsilon records per numeric column, but never
+            with ``normalise`` or ``features``.
+        hidden: the widths of the hidden layers. Default: (), logistic regression.
         activation: "tanh", "relu" or "tempered-sigmoid", between hidden layers.
         clipping_norm: the largest norm of one record's gradient.
         batch_size: the expected number of records per step.
-        sampling: "poisson", or "epochs" to use each record once per epoch, in a random batch.  "epochs" needs
+        sampling: "poisson", or "epochs" to use each record once per epoch, in a random batch. "epochs" needs
             ``batch_size`` and a whole number of epochs.
         epochs, steps: the length of training; give at most one of them.
         learning_rate, momentum: the settings of SGD. :func:`tacit.recipes.linear_recipe` computes the
-            defaults of these two and of ``clipping_norm``, ``batch_size`` and ``steps``.  With hidden layers,
+            defaults of these two and of ``clipping_norm``, ``batch_size`` and ``steps``. With hidden layers,
             or with both ``features`` and ``bounds`` or ``columns``, the defaults are 30 epochs, learning_rate
             0.56 and clipping_norm 1.33.
         engine: "fast", or "reference" for a loop over records.
-        physical_batch_size: the most records in memory at once, or "auto".  It affects only speed and memory
-            (:class:`tacit.training.PrivateSession`).
-        verbose: write progress and the epsilon spent to the standard error stream.
-        ledger: the file or database URL of a ledger.  Each call of fit charges the whole plan to the budget
-            of ``dataset`` before it reads the rows.
+        physical_batch_size: the most records in memory at once, or "auto". It affects only speed and memory.
+        verbose: whether to print progress and the epsilon spent (to stderr).
+        ledger: the file or database URL of a ledger. Each call of fit charges the whole plan to the budget of
+            ``dataset`` before it reads the rows.
         dataset: the name of these records in the ledger.
 
     Attributes:
@@ -145,18 +143,17 @@ class PrivateClassifier(ClassifierMixin, PrivateEstimator):  # type: ignore[misc
         feature_names_in_: the column names of a data frame.
         encoder_: the :class:`~tacit.columns.Encoder` of declared ``columns``, with the names of the model's
             inputs in ``features``; None without ``columns``.
-        model_: the trained :class:`torch.nn.Module`, which maps (n, f) inputs to (n, k) logits.  The inputs
-            are values in [-1, 1]; or rows of length 1, if ``features`` gets X unchanged.
+        model_: the trained :class:`torch.nn.Module`, from inputs (n, f) to logits (n, k). Inputs are values
+            in [-1, 1]; or rows of length 1, if ``features`` gets X unchanged.
         plan_: the :class:`~tacit.plan.Plan` of the fit.
-        epsilon_: the epsilon at ``delta`` of this call of fit alone; a grid search makes many calls.
+        epsilon_: the epsilon at ``delta`` of this call of fit alone.
         statement_: the privacy statement; ``print(statement_.to_text())`` shows it.
-        curves_: what each column adds to the prediction, for a linear model with ``columns`` or ``bounds``.
-            This is a list with one curve per column, with ``name``, ``x``, ``y`` (len(x), outputs),
-            ``other``, ``missing`` and ``importance``, the highest ``y`` minus the lowest.  The sum of all
-            curves and ``intercept_`` is the log odds of the second class.  For more classes, it is each logit
-            minus the mean of the logits; for a regressor, the prediction before clamping.  Each curve has
-            mean 0 over the values or the range of its column.  The curves are computed from ``model_`` alone,
-            so they cost no budget.  Columns of an array are named x0, x1 and so on.
+        curves_: for a linear model with ``columns`` or ``bounds``, what each column adds to the prediction.
+            Each item of this list has ``name`` (x0, x1, ... for an array), ``x``, ``y`` (len(x), outputs),
+            ``other``, ``missing`` and ``importance``, the highest ``y`` minus the lowest. All curves and
+            ``intercept_`` add up to the log odds of the second class; for more classes, to each logit minus
+            the mean logit; for a regressor, to the prediction before clamping. Each curve has mean 0 over the
+            values or the range of its column. They cost no budget.
         intercept_: the constant of the model, (outputs,).
 
     **Guarantee**
@@ -204,22 +201,21 @@ class PrivateClassifier(ClassifierMixin, PrivateEstimator):  # type: ignore[misc
     ) -> PrivateClassifier:
         """Train on records ``X`` (n, d) and labels ``y`` (n,); this spends epsilon on these records again.
 
-        The new model replaces the model of an earlier call of fit, but the costs of both calls add up.
+        The new model replaces that of an earlier call of fit, but the costs of both calls add up.
 
         Args:
-            X: a data frame with the declared columns, an array, or the input of ``features``.  For
-                head="least-squares", X can also be a table that is summed where it lies: an engine of
+            X: a data frame with the declared columns, an array, or the input of ``features``. For
+                head="least-squares", also a table that stays in a database or in files: an engine of
                 :mod:`tacit.queries.engines`, or the path of a file or of a folder of Parquet files.
-            y: the labels, all declared in ``classes``.  For a table in a database or in files, the name of
-                the column with the labels.
-            sample_weight: one weight for each record's loss, (n,), clamped to ``max_sample_weight``.  The
+            y: the labels, all declared in ``classes``. For a table in a database or in files, the name of the
+                column with the labels.
+            sample_weight: one weight for each record's loss, (n,), clamped to ``max_sample_weight``. The
                 statement does not cover weights that are computed from other records, such as balanced
                 weights.
-            owners: numbers or strings (n,) that name the person of each row.  Requires ``rows_per_user``.
-                The unit of privacy is then a person with all their rows
-                (:class:`tacit.training.UserRecords`).  For a table in a database or in files, pass the name
-                of the column that names the person, without ``rows_per_user``; each person then counts by the
-                mean of their rows.
+            owners: the person of each row, (n,) numbers or strings. Requires ``rows_per_user``. The unit of
+                privacy is then a person with all their rows (:class:`tacit.training.UserRecords`). For a
+                table in a database or in files, pass the name of the column that names the person, without
+                ``rows_per_user``. Each person then counts by the mean of their rows.
         """
         classes = declared_classes(self.classes)
         if is_table(X):
@@ -263,13 +259,12 @@ class PrivateClassifier(ClassifierMixin, PrivateEstimator):  # type: ignore[misc
     ) -> dict[str, Any]:
         """Return how well the model does in each group of records, without noise.
 
-        The groups are the values of a declared column.  The figures are exact, so they are not private: pass
-        test records that no budget protects.  With two classes, the limit between them is a probability of
-        one half, not the ``threshold``.
+        The figures are exact, so they are not private: pass test records that no budget protects. With two
+        classes, they are for a threshold of one half, not for ``threshold``.
 
         Args:
             X, y: the test records, a data frame with the declared ``columns``, and their labels.
-            by: the name of the column whose values are the groups.
+            by: the name of a declared column; each of its values is a group.
             bands: for a column of numbers, the edges between the groups, in increasing order.
 
         Returns:
@@ -295,12 +290,12 @@ class PrivateClassifier(ClassifierMixin, PrivateEstimator):  # type: ignore[misc
 class PrivateRegressor(RegressorMixin, PrivateEstimator):  # type: ignore[misc]
     """A regressor with differential privacy: a linear model, or a network with ``hidden`` layers.
 
-    It minimises squared errors by DP-SGD.  Arguments and warnings are those of :class:`PrivateClassifier`,
-    except that ``target_bounds``, the public range (low, high) of the targets, replaces ``classes``,
-    ``class_weight`` and ``threshold``.  Targets and predictions are clamped to this range; training scales
-    the range to [-1, 1].  With hidden layers, the defaults are clipping_norm 0.5 and learning_rate 0.1.  A
-    linear model first learns the mean and spread of the targets privately, so wide bounds cost little
-    accuracy (:class:`tacit.models.additive.StandardLinear`).
+    It minimises squared errors by DP-SGD. The arguments and warnings are those of :class:`PrivateClassifier`,
+    but ``target_bounds`` replaces ``classes``, ``class_weight`` and ``threshold``. ``target_bounds`` is the
+    public range (low, high) of the targets; targets and predictions are clamped to it. Wide bounds cost a
+    linear model little accuracy, because it first learns the mean and the spread of the targets privately
+    (:class:`tacit.models.additive.StandardLinear`). With hidden layers, the defaults are clipping_norm 0.5
+    and learning_rate 0.1.
 
     **Every call of fit spends budget on its records again**, and so does every fold of a cross-validation.
 
@@ -370,17 +365,16 @@ class PrivateRegressor(RegressorMixin, PrivateEstimator):  # type: ignore[misc]
 class PrivateSurvival(PrivateEstimator):
     """A survival model with differential privacy, which predicts when an event happens.
 
-    The time is cut into bins, and the model predicts the hazard in each bin: the probability of the event
-    there, if it has not happened before.  It trains by DP-SGD on the likelihood of the hazards.  Arguments
-    and warnings are those of :class:`PrivateClassifier`, except that ``time_bounds`` and ``time_bins``
-    replace ``classes``, ``class_weight`` and ``threshold``.  Targets have two fields, event and time, as in
-    scikit-survival. Without hidden layers, the model has the same slopes in all bins
-    (:class:`tacit.models.survival.LinearHazard`).
+    The time is cut into bins. For each bin, the model predicts the hazard: the probability of the event
+    there, if it has not happened before. It trains by DP-SGD on the likelihood of the hazards. The arguments
+    and warnings are those of :class:`PrivateClassifier`, but ``time_bounds`` and ``time_bins`` replace
+    ``classes``, ``class_weight`` and ``threshold``.  Without hidden layers, a column has the same effect in
+    all bins (:class:`tacit.models.survival.LinearHazard`).
 
     **Every call of fit spends budget on its records again**, and so does every fold of a cross-validation.
 
     Args:
-        time_bounds: the public range (low, high) of the times.  An event after ``high`` counts as none.
+        time_bounds: the public range (low, high) of the times. A later event counts as no event.
         time_bins: the number K of time bins of equal width; or the K - 1 edges between the bins.
         model: "linear" (default) or "additive".
 
@@ -445,7 +439,7 @@ class PrivateSurvival(PrivateEstimator):
     def predict(self, X: Records) -> NDArray[np.float64]:
         """Return a risk score (n,) for ``X`` (n, d): the larger, the sooner the event.
 
-        As in scikit-survival, it is not a time, but minus :meth:`predict_mean_time`.
+        As in scikit-survival, the score is not a time. It is minus :meth:`predict_mean_time`.
         """
         return -self.predict_mean_time(X)
 
@@ -455,7 +449,7 @@ class PrivateSurvival(PrivateEstimator):
         return curves
 
     def predict_mean_time(self, X: Records) -> NDArray[np.float64]:
-        """Return the mean time (n,) until the event or the end of ``time_bounds``, whichever comes first."""
+        """Return the mean time (n,) until the event or the end of ``time_bounds``, whichever is first."""
         times = mean_time(survival_of(outputs_of(self, X)), self.time_edges_.tolist())
         mean: NDArray[np.float64] = times.numpy()
         return mean

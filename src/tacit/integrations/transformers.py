@@ -41,14 +41,14 @@ def training_arguments(
 ) -> TrainingArguments:
     """Make the ``TrainingArguments`` of a private run, with the steps and the batch size of its plan.
 
-    The Trainer's own clipping of gradients is off, because the session clips.  The default learning rate is
-    5e-4, ten times that of the Trainer, because private runs take few steps on large batches (Li et al.,
-    2110.05679, section 3).  For LoRA, pass 2e-3 (:func:`tacit.recipes.lora_recipe`).
+    The Trainer does not clip gradients, because the session does. The default learning rate is 5e-4 instead
+    of the Trainer's 5e-5, because private runs take few steps on large batches (Li et al., 2110.05679,
+    section 3). For LoRA, pass 2e-3 (:func:`tacit.recipes.lora_recipe`).
 
     Args:
         plan: the private plan of the run: its steps, noise and cost.
         output_dir: the folder for the Trainer's checkpoints.
-        config: the class of the arguments, ``TrainingArguments`` or a subclass such as TRL's ``SFTConfig``.
+        config: the class of the arguments: ``TrainingArguments``, or a subclass such as TRL's ``SFTConfig``.
         settings: any other settings of that class.
 
     >>> plan = Plan.with_noise(noise_multiplier=1.0, steps=100, records=1000, batch_size=50, clipping=1.0,
@@ -322,28 +322,24 @@ class PrivateTrainer(Trainer):  # type: ignore[misc]  # transformers is not read
 
     Args:
         model: a model of transformers, or any module that takes its inputs by keyword.
-        args: the settings of the Trainer. :func:`training_arguments` makes them from a plan.  An error names
-            each setting that contradicts ``plan``.
+        args: the settings of the Trainer. :func:`training_arguments` makes them from a plan.
         plan: the private plan of the run: its steps, noise and cost.
-        loss: ``loss(model, **record) -> (n,)``, a function that returns one number per record, such as the
-            result of :func:`tacit.losses.causal`.  ``eval_loss`` is the mean of these numbers over held-out
-            records.  The Trainer ignores the loss that a model computes itself, because that is a mean over
-            the batch.
-        train_dataset: a map-style dataset with one dictionary per record; or
-            :class:`~tacit.training.UserRecords` of such a dataset, if a user may have several records.
-        state_folder: the folder for the session's resume states, one for each checkpoint.  They contain the
-            secret key of the noise, so this folder must be outside ``output_dir``.  Required unless
+        loss: a function ``loss(model, **record) -> (n,)`` with one number per record, such as the result of
+            :func:`tacit.losses.causal`. The Trainer ignores the loss that a model computes itself, because it
+            is a mean over the batch. ``eval_loss`` is the mean of ``loss`` over held-out records.
+        train_dataset: a map-style dataset with one dictionary per record. If a user may have several records,
+            :class:`~tacit.training.UserRecords` of such a dataset.
+        state_folder: the folder for the session's resume states, one for each checkpoint. It must be outside
+            ``output_dir``, because a state contains the secret key of the noise. Required unless
             ``save_strategy="no"`` or ``save_only_model=True``.
         data_collator: as in the Trainer, but in training it gets one record at a time and must pad every
-            record to the same length.  TRL's collators do so if you set their ``pad_to_multiple_of`` to the
-            largest length.
+            record to the same length. For TRL's collators, set ``pad_to_multiple_of`` to the largest length.
         eval_dataset: held-out records, or a dict from names to several such datasets.
-        processing_class, compute_metrics, preprocess_logits_for_metrics: as in the Trainer.
-        callbacks, optimizers, optimizer_cls_and_kwargs: as in the Trainer.
+        processing_class, compute_metrics, preprocess_logits_for_metrics, callbacks, optimizers,
+            optimizer_cls_and_kwargs: as in the Trainer.
         engine, physical_batch_size, memory, audit, charges, generator: as in
             :class:`tacit.training.PrivateSession`.
-        compute_loss_func, model_init: leave these arguments of the Trainer out.  They raise an error here,
-            which gives the reason.
+        compute_loss_func, model_init: not allowed.
 
     Attributes:
         session: the :class:`tacit.training.PrivateSession`, for ``tacit.statement`` and ``session.epsilon``.
@@ -351,18 +347,18 @@ class PrivateTrainer(Trainer):  # type: ignore[misc]  # transformers is not read
     **Guarantee**
 
     * Only noisy gradients change the model: the session takes each step, and the Trainer takes none.
-    * The log contains no exact statistic of the training records: its loss is the noisy one of the plan's
-      ``loss_report``, or missing.
+    * The log contains no exact statistic of the training records. It contains the noisy loss if the plan has
+      a ``loss_report``, and otherwise no loss.
     * The session's resume states, which contain the key of the noise, are outside the folders to which the
       Trainer writes.
     * A resumed run gives bitwise the result of an uninterrupted one, or raises an error.
-    * If settings would break one of these guarantees or contradict the plan, an error names each of them.
+    * Settings that would break one of these guarantees or contradict the plan raise an error that names each.
 
     **Not covered**
 
-    * An example that is spread over several rows of ``train_dataset``, because each row is one record.  Rows
-      into which several examples are packed raise an error, except those of TRL's
-      ``packing_strategy="wrapped"``, which Tacit cannot detect.
+    * An example that is spread over several rows of ``train_dataset``, because each row is one record. Rows
+      into which several examples are packed raise an error. Tacit cannot detect this for TRL's
+      ``packing_strategy="wrapped"``.
     * The records in ``eval_dataset``: evaluation, ``compute_metrics`` and callbacks use them without noise.
     * Callbacks: like any code of yours, they can read the training records.
 
@@ -484,7 +480,7 @@ class PrivateTrainer(Trainer):  # type: ignore[misc]  # transformers is not read
         self._signature_columns += [name for name in self._columns if name not in self._signature_columns]
 
     def get_train_dataloader(self) -> DataLoader[Any]:
-        """Return the training loader, which yields one ticket for each private step instead of each batch.
+        """Return the training loader. Each of its items stands for one private step, and contains no records.
 
         The session itself draws the records of a step, because they must stay secret.
         """
@@ -493,7 +489,10 @@ class PrivateTrainer(Trainer):  # type: ignore[misc]  # transformers is not read
     def training_step(
         self, model: nn.Module, inputs: dict[str, Any], num_items_in_batch: Tensor | int | None = None
     ) -> Tensor:
-        """Take one private step, and return its noisy loss, or 0 if the plan has no loss report."""
+        """Take one private step, and return its noisy loss.
+
+        Without a ``loss_report`` in the plan, the result is 0.
+        """
         model.train()
         report = self.session.step(ticket_of(self.session, inputs))
         return torch.tensor(report.loss or 0.0, device=self.args.device)
@@ -531,7 +530,10 @@ class PrivateTrainer(Trainer):  # type: ignore[misc]  # transformers is not read
         return loader
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
-        """Log the epsilon spent, and leave out metrics that a private step does not have."""
+        """Log metrics as the Trainer does, and the epsilon spent.
+
+        Metrics that a private run lacks, such as ``grad_norm``, are left out.
+        """
         if "loss" in logs or "train_loss" in logs:
             logs = self._public(logs) | {"epsilon": self.session.epsilon}
         super().log(logs, start_time)
@@ -550,16 +552,15 @@ class PrivateTrainer(Trainer):  # type: ignore[misc]  # transformers is not read
     ) -> Any:
         """Take the remaining steps of the plan, and return the Trainer's output.
 
-        The output's ``training_loss`` is NaN if the plan has no loss report.
+        Without a ``loss_report`` in the plan, its ``training_loss`` is NaN.
 
         Args:
             resume_from_checkpoint: the folder of a checkpoint from which to continue, or True for the last
-                checkpoint.  ``state_folder`` must contain the session's state for it.
+                one. ``state_folder`` must contain the session's state of the same step.
             ignore_keys_for_eval: as in the Trainer.
 
         Raises:
-            InvalidInput: if there is no state for the checkpoint, or if the run would overwrite an earlier
-                one.
+            InvalidInput: if the checkpoint has no state, or the run would overwrite an earlier one.
             PrivacyRefusal: if the state belongs to another run.
         """
         checkpoint = self._checkpoint(resume_from_checkpoint)

@@ -27,11 +27,11 @@ _CHUNK = 4096  # rows per matrix product
 
 @dataclass(frozen=True, eq=False)
 class DPPCA:
-    """A projection onto principal components, learnt with differential privacy.
+    """A projection onto principal components, learnt with differential privacy by :func:`fit_dp_pca`.
 
-    ``projection`` (d, k) float32 has orthonormal columns, the strongest direction first.  ``eigenvalues``
-    (k,) float32 contains the eigenvalue of the noisy matrix for each column.  ``event`` describes the one
-    noisy release: account for it together with the training.
+    ``projection`` (d, k) float32 has orthonormal columns, the strongest direction first. ``eigenvalues`` (k,)
+    float32 is the strength of each direction, with noise. ``event`` describes the noise that was added:
+    account for it together with the training.
 
     >>> projection = DPPCA(torch.eye(3)[:, :2], torch.tensor([2.0, 1.0]), Gaussian(4.0))
     >>> projection.transform(torch.tensor([[5.0, 6.0, 7.0]]))
@@ -43,7 +43,7 @@ class DPPCA:
     event: Gaussian
 
     def transform(self, rows: Tensor) -> Tensor:
-        """Return the coordinates (n, k) of rows (n, ...) along the k components; each row has d values."""
+        """Return the coordinates (n, k) of rows (n, ...) along the k components. Each row has d values."""
         flat = rows.flatten(1) if rows.ndim > 1 else rows
         if flat.ndim != 2 or flat.shape[1] != len(self.projection):
             raise InvalidInput(
@@ -55,10 +55,9 @@ class DPPCA:
     def whiten(self, rows: Tensor) -> Tensor:
         """Return the coordinates of :meth:`transform`, scaled so that all of them train equally fast.
 
-        Each coordinate is divided by sqrt(eigenvalue + ridge), and all are then multiplied by one factor that
-        restores the first coordinate.  The ridge is sqrt(2 d) sigma, where sigma is the noise multiplier.
-        This is the largest eigenvalue that noise alone would have (Wigner's semicircle), so directions of
-        pure noise are not amplified.  Whitening is post-processing, so it costs no budget.
+        Each coordinate is divided by sqrt(eigenvalue + ridge). Then one factor for all restores the scale of
+        the first. The ridge is sqrt(2 d) times the noise multiplier, the largest eigenvalue of noise alone.
+        So directions of pure noise are not amplified. Whitening is post-processing: it costs no budget.
         """
         ridge = math.sqrt(2.0 * len(self.projection)) * self.event.noise_multiplier
         scale = (self.eigenvalues.clamp(min=0.0) + ridge).rsqrt()
@@ -69,24 +68,24 @@ def fit_dp_pca(rows: Tensor, *, components: int, noise_multiplier: float, gaussi
     """Learn the first principal components of the rows with differential privacy.
 
     They are the top eigenvectors of the matrix ``sum_i x_i x_i^T`` plus noise, where each row x_i is scaled
-    to norm 1.  Rows are not centred, because their mean would be another release, which costs budget.  Rows
-    that are zero or not finite are ignored.
+    to norm 1. Rows are not centred, because their mean would cost budget too. Rows that are zero or not
+    finite are ignored.
 
     Args:
         rows: the records (n, ...), with d values each.
-        components: the number of principal components to learn.
-        noise_multiplier: the standard deviation of the noise, as a row changes the matrix by norm 1 at most.
-        gaussian: ``gaussian(shape, std)`` returns Gaussian noise.
+        components: the number of principal components to learn, 1 to d.
+        noise_multiplier: the standard deviation of the noise that is added to each entry of the matrix.
+        gaussian: a function ``gaussian(shape, std)`` that returns Gaussian noise.
 
     **Guarantee**
 
-    * The result is one release of the Gaussian mechanism with this noise multiplier; ``event`` of the result
-      describes it.  Account for it together with the training.  Eigenvectors, eigenvalues and ``transform``
-      of public rows are post-processing, so they cost no further budget.
-    * Adding or removing a row changes the matrix by Frobenius norm at most 1.  Replacing one changes it
-      by at most sqrt 2, less than the 2 that accountants assume.
+    * The result is one release of the Gaussian mechanism with this noise multiplier, described by its
+      ``event``. Account for it together with the training. Eigenvectors, eigenvalues and ``transform`` of
+      public rows are post-processing, so they cost no further budget.
+    * Adding or removing a row changes the matrix by at most 1 in Frobenius norm. Replacing a row changes it
+      by at most sqrt 2; accountants assume 2.
     * Every entry of the matrix gets noise of standard deviation ``noise_multiplier``, and the sum is made
-      symmetric.  The noise is as secure as the random numbers of ``gaussian``.
+      symmetric. The noise is as secure as the random numbers of ``gaussian``.
 
     Raises:
         InvalidInput: if ``components`` is not between 1 and d, or ``gaussian`` returns another shape.

@@ -30,8 +30,8 @@ ACTIVATIONS = ("relu", "tanh", "tempered-sigmoid")
 class TemperedSigmoid(nn.Module):
     """``scale * sigmoid(inverse_temperature * x) - offset``, elementwise (Papernot et al., 2007.14191).
 
-    Bounded activations give smaller per-example gradients, so clipping removes less of them.
-    Scale 2, inverse temperature 2 and offset 1 give tanh.  The output has the shape of the input.
+    Bounded activations give smaller per-example gradients, so clipping removes less of them. Scale 2, inverse
+    temperature 2 and offset 1 give tanh.
 
     Raises:
         InvalidInput: if the scale or the inverse temperature is not positive.
@@ -68,13 +68,12 @@ def activation_layer(name: str, *, temper: Temper = TANH_TEMPER) -> nn.Module:
 
 
 class Logistic(nn.Sequential):
-    """Logistic regression: flatten, then one linear layer to the logits.
+    """Logistic regression: one linear layer from the flattened record to the logits.
 
-    The weights start at zero, because the loss is convex.  With ``normalise``, the model first scales each
-    record to mean 0 and variance 1 over the record's own values.  As this uses no other record, it costs no
-    budget.
+    All weights start at zero. With ``normalise``, the model first scales each record to mean 0 and variance 1
+    over the record's own values. This costs no budget, because it uses no other record.
 
-    Shapes: maps records (n, ...) with ``inputs`` values each to logits (n, classes).
+    Shapes: maps records (n, ...), which it flattens to (n, ``inputs``), to logits (n, ``classes``).
 
     >>> sum(weight.numel() for weight in Logistic(64, 10).parameters())
     650
@@ -89,9 +88,9 @@ class Logistic(nn.Sequential):
 
 
 class MLP(nn.Sequential):
-    """A multilayer perceptron: flatten, then linear layers with an activation after all but the last.
+    """A multilayer perceptron: linear layers with an activation between them.
 
-    Shapes: maps records (n, ...) with ``inputs`` values each to logits (n, classes).
+    Shapes: maps records (n, ...), which it flattens to (n, ``inputs``), to logits (n, ``classes``).
 
     >>> MLP(64, 10, hidden=(32,))[1]
     Linear(in_features=64, out_features=32, bias=True)
@@ -264,12 +263,12 @@ _START = 0  # the token that pads the context before a record
 
 
 class WindowModel(nn.Module):
-    """A language model with one hidden layer of tanh (Bengio et al., JMLR 3, 2003).
+    """A language model that predicts each token from the W tokens before it; W is ``context``.
 
-    It predicts each token from the W tokens before it; W is ``context``.
+    It has one hidden layer with tanh (Bengio et al., JMLR 3, 2003).
 
-    Shapes: maps token numbers (n, L) to logits (n, L, V), for a vocabulary of V tokens.  The logits at
-    position l depend only on the tokens at positions 0 to l.
+    Shapes: maps token numbers (n, L) to logits (n, L, V), for a vocabulary of V tokens. The logits at
+    position l are for the token at l + 1, and depend only on the tokens at positions 0 to l.
 
     >>> import torch
     >>> model = WindowModel(27, context=4)
@@ -291,7 +290,7 @@ class WindowModel(nn.Module):
         return self.after(padded.unfold(-1, self.context, 1))
 
     def after(self, contexts: Tensor) -> Tensor:
-        """Return the logits (..., V) of the token that follows each context of W tokens (..., W)."""
+        """Return the logits (..., V) of the next token, given the last W tokens (..., W)."""
         logits: Tensor = self.output(torch.tanh(self.hidden(self.embedding(contexts).flatten(-2))))
         return logits
 
@@ -311,17 +310,17 @@ def build(
 
     Args:
         name: the network, one of :func:`tacit.models.networks.names`.
-        input_shape: the shape of one record.
+        input_shape: the shape of one record, such as (1, 28, 28).
         classes: the number of logits.
-        activation: "relu", "tanh" or "tempered-sigmoid", for mlp, ``papernot-*`` and scattering-cnn.
-        temper: for "tempered-sigmoid", the scale, inverse temperature and offset.
-        hidden: for mlp, the widths of the hidden layers; for window, a list with the width of the one layer.
-        groups: for ``scattering-*``, the number of groups in the group normalisation.
+        activation: for mlp, ``papernot-*`` and scattering-cnn: "relu", "tanh" or "tempered-sigmoid".
+        temper: for "tempered-sigmoid", three numbers: scale, inverse temperature and offset.
+        hidden: the widths of the hidden layers of mlp, or a list with the one width of window.
+        groups: for ``scattering-*``, the number of groups of GroupNorm.
         normalise: for logistic, whether the model first scales each record to mean 0 and variance 1.
 
     Raises:
-        InvalidInput: if the name is unknown, if this network does not have one of the options, or if the
-            network can't read records of this shape.
+        InvalidInput: if the name is unknown, this network does not have one of the options, or it can't read
+            records of this shape.
 
     >>> build("mlp", input_shape=(1, 8, 8), classes=10, hidden=[32])[1]
     Linear(in_features=64, out_features=32, bias=True)
@@ -440,17 +439,17 @@ def _one_width(hidden: Sequence[int]) -> int:
 
 
 def make_private_ready(model: nn.Module) -> nn.Module:
-    """Return a copy of ``model`` without layers that mix records; the original does not change.
+    """Return a copy of ``model`` without layers that mix records.
 
-    The copy has GroupNorm instead of every kind of BatchNorm, as is usual for private networks (De et al.,
-    2204.13650, section 3.1).  The number of groups is the largest divisor of the number of channels that is
-    at most 32 and leaves at least four channels per group.  The learnt scale and bias are copied.  Running
-    statistics are dropped, also those of InstanceNorm.  A layer that the model uses in several places stays
-    one shared layer.  :func:`tacit.models.networks.replacements` lists the layers that change.
+    The copy has GroupNorm instead of every kind of BatchNorm (De et al., 2204.13650, section 3.1). The number
+    of groups divides the channels and is as large as possible: at most 32, with at least four channels per
+    group. The learnt scale and bias are copied. Running statistics are dropped, also those of InstanceNorm.
+    :func:`tacit.models.networks.replacements` lists the layers that change.
 
     **Guarantee**
 
-    * The normalisation layers of the returned model pass ``isolation.model_checks.check_model``.
+    * The normalisation layers of the returned model pass Tacit's check for layers that mix records
+      (``isolation.model_checks.check_model``).
     * The original is not changed, and shares no tensor with the copy.
 
     >>> make_private_ready(nn.BatchNorm2d(48)).num_groups

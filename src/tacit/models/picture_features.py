@@ -333,14 +333,13 @@ class PictureFeatures(nn.Module):
     clipping norm 1, momentum 0.9 and a learning rate of about 0.3.
 
     Args:
-        height, width: the size of the images, at least 8. The layer first averages images down, until both
-            sides are multiples of 4 and at most 32.
+        height, width: the size of the images in pixels, at least 8. Larger images are first averaged down to
+            sides of at most 32.
         colours: the number c of colour channels, 1 or 3.
-        mirror: average the features of each image and of its mirror image. This suits photographs but not
-            letters. Default: only for colour images.
-        floor: the index of an eigenvalue, counted from the largest. The whitening shrinks mainly directions
-            with larger eigenvalues than this one, so a smaller index shrinks less. Default: 400, or a third
-            of the number of features if that is less.
+        mirror: whether to average the features of each image and of its mirror image. This suits photographs
+            but not letters. Default: only for colour images.
+        floor: how many of the strongest directions whitening mainly shrinks. Default: 400, or a third of the
+            number of features if that is less.
 
     Shapes: maps images (n, c, height, width), or flattened images (n, c * height * width), to features (n,
     ``width_out``) in float32.
@@ -350,7 +349,7 @@ class PictureFeatures(nn.Module):
     * An image's features depend only on that image and on these arguments.
 
     Raises:
-        InvalidInput: if the size is too small, or if images have another size than declared.
+        InvalidInput: if the size is too small, or if images have another size than ``height`` and ``width``.
 
     >>> features = PictureFeatures(8, 8)
     >>> rows = features(torch.rand(3, 1, 8, 8))
@@ -387,7 +386,7 @@ class PictureFeatures(nn.Module):
         return self.rows(pictures)
 
     def rows(self, pictures: Tensor, progress: Callable[[int, int], None] | None = None) -> Tensor:
-        """Return what :meth:`forward` returns, and call ``progress(done, total)`` after some images each."""
+        """Return the result of :meth:`forward`, and report ``progress(done, total)`` in numbers of images."""
         pictures = pictures.reshape(-1, *self.shape) if pictures.ndim == 2 else pictures
         if pictures.ndim != 4 or tuple(pictures.shape[1:]) != self.shape:
             raise InvalidInput(

@@ -216,20 +216,20 @@ def load_pretrained(
     """Load a public model from local files, without its head and with frozen weights.
 
     Args:
-        path: the file or folder of the model. It is the folder of a transformers model for text (with
-            tokenizer.json) or images; or a file of weights (.pth, .pt or .safetensors), for which you also
-            give ``architecture``; or a file of torch.export (.pt2) or ONNX (.onnx) with a network that
-            returns features; or a folder that :meth:`Pretrained.save` wrote.
-        architecture: the network to which a file of weights belongs: "mobilenet_v2", or the name of a model
-            in torchvision or timm.
+        path: the model: the folder of a transformers model for text (with tokenizer.json) or images, or a
+            folder that :meth:`Pretrained.save` wrote. Or a file of weights (.pth, .pt or .safetensors), with
+            ``architecture``. Or a network that returns features, as a file of torch.export (.pt2) or ONNX
+            (.onnx).
+        architecture: for a file of weights, its network: "mobilenet_v2", or the name of a model in
+            torchvision or timm.
         length: the number of tokens to read from each text. Default: 256, or the model's limit if that is
             lower.
         image_size: the side length in pixels to which images are resized. Default: the size that the model's
             folder names, or 224.
 
     Raises:
-        InvalidInput: if files are missing, if they do not fit each other or an argument, or if loading them
-            would run code that they contain.
+        InvalidInput: if files are missing, do not fit each other or an argument, or contain code that loading
+            would run.
         MissingExtra: if the package that reads these files is not installed.
 
     >>> load_pretrained("nowhere")

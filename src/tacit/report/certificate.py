@@ -44,16 +44,16 @@ _TEST_KEY = "NOT PRIVATE"  # in the label of a charge whose noise came from a fi
 
 @dataclass(frozen=True)
 class Certificate:
-    """The certificate of a data set: the guarantee that protects it, and how much of its budget is spent.
+    """The certificate of a dataset: its privacy guarantee, and how much of its budget is spent.
 
-    ``data`` contains the certificate in the form of the published schema, and :meth:`to_json` writes it.
+    ``data`` follows the published JSON schema.
 
     **Guarantee**
 
     * Every figure is computed from the entries of the ledger. Every line of text follows from these figures
-      and from the curator's statements.
+      and from statements by the curator, who answers for the data.
     * Every epsilon has its delta, and no text calls data anonymous.
-    * A line without a value is printed too, and says NOT STATED.
+    * A line without a value is not left out: it says NOT STATED.
 
     >>> from tacit.ledger import Ledger, Policy, PureBudget
     >>> ledger = Ledger.create("sqlite://")
@@ -66,7 +66,7 @@ class Certificate:
     data: dict[str, Any]
 
     def to_json(self) -> str:
-        """Return the certificate as JSON, with the mechanisms from which its figures are computed."""
+        """Return the certificate as JSON, with the mechanisms that spent the budget."""
         return json.dumps(self.data, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
 
     def to_text(self) -> str:
@@ -85,17 +85,17 @@ class Certificate:
 def make_certificate(
     ledger: Ledger, dataset: str, *, run: str | None = None, statements: Mapping[str, str] | None = None
 ) -> Certificate:
-    """Make the certificate of a data set as it is now, or of one training run on it.
+    """Make the certificate of a dataset as it is now, or of one training run on it.
 
     Args:
-        ledger: the ledger that records the spending on the data set.
-        dataset: the name of the data set in the ledger.
+        ledger: the ledger that records the spending on the dataset.
+        dataset: the name of the dataset in the ledger.
         run: the id of a training run. The certificate then also shows what this run spent.
-        statements: what the curator states about the data set, in their own words. The keys are those of
+        statements: statements by the curator, who answers for the data. The keys are those of
             :data:`~tacit.report.checklist.STATEMENTS`.
 
     Raises:
-        InvalidInput: if there is no such data set or run, or if a statement calls data anonymous.
+        InvalidInput: if there is no such dataset or run, or if a statement calls data anonymous.
 
     >>> from tacit.events import DiscreteLaplace
     >>> from tacit.ledger import Ledger, Policy, PureBudget
@@ -530,19 +530,17 @@ def check_certificate(
     """Check a certificate, and compare it with its ledger if the ledger is given.
 
     Args:
-        data: the ``data`` of a certificate, or what :func:`~tacit.report.certificate.read_certificate`
-            returns.
-        ledger: the ledger from which the certificate was made. Default: check the certificate on its own.
+        data: the ``data`` of a certificate, or the result of
+            :func:`~tacit.report.certificate.read_certificate`.
+        ledger: the ledger from which the certificate was made.
         public_key: the public key of the signer that you expect, as 64 hexadecimal digits.
 
     Returns:
         The findings: ``agrees`` (True or False), ``verdict`` (the same in words) and ``problems`` (one
-        sentence
-        on each error).
+        sentence each).
 
     Raises:
-        InvalidInput: if the certificate does not fit its schema, or if its policy or a mechanism cannot be
-            read.
+        InvalidInput: if the certificate does not fit its schema, or its policy or a mechanism cannot be read.
         OtherVersion: if another version of Tacit wrote the certificate; then nothing is verified.
 
     >>> from tacit.events import DiscreteLaplace

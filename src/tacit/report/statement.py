@@ -76,8 +76,8 @@ _SEVERAL_VALUES = "a person who has two values of {owner}: see the group figures
 class Statement:
     """The privacy statement of a run: the guarantee, the mechanism that gives it, and its limits.
 
-    :func:`make_statement` makes it. ``data`` contains the fields in order, and :meth:`to_json` writes them.
-    Where an epsilon is infinite, ``data`` contains None (null in JSON).
+    :func:`make_statement` makes it. ``data`` contains the fields in order. An infinite epsilon is None there,
+    and null in JSON.
 
     >>> import torch
     >>> from tacit import PrivateSession, train
@@ -96,7 +96,7 @@ class Statement:
     data: dict[str, Any]
 
     def to_json(self) -> str:
-        """Return the statement as JSON, with the event (the mechanism) behind its figures."""
+        """Return the statement as JSON, with the mechanism from which epsilon is computed."""
         return json.dumps(self.data, indent=2, allow_nan=False) + "\n"
 
     def to_text(self) -> str:
@@ -128,8 +128,8 @@ class Statement:
 def group_epsilon(curve: PrivacyCurve, delta: float, size: int) -> float:
     """Return the epsilon, at ``delta``, that protects a group of ``size`` records together.
 
-    :meth:`PrivacyCurve.group` computes it. An epsilon above 500 promises nothing, so infinity is returned
-    instead.
+    Above 500, the result is infinity, because such an epsilon protects nothing. See
+    :meth:`PrivacyCurve.group`.
 
     >>> from tacit.events import Gaussian
     >>> curve = account(Gaussian(4.0), adjacency="add-remove")
@@ -152,9 +152,7 @@ def make_statement(
 ) -> Statement:
     """Make the privacy statement of a run.
 
-    All figures come from the session: from its plan, the steps that it took, and its charges to a ledger. You
-    don't type them yourself: a statement with too few steps would claim too small an epsilon, and nothing in
-    it would show this.
+    All figures come from the session: its plan, its steps and its charges to a ledger. You cannot pass them.
 
     Args:
         session: the session that trained the model; in federated learning, the
@@ -162,11 +160,11 @@ def make_statement(
             again and ``load`` its resume state.
         data_source: where the training data come from.
         model: a description of the model.
-        public_data: the unprotected data that the run used, for example for pre-training. Empty means none.
-        not_covered: limits of this run's guarantee. The limits of every guarantee are listed anyway.
+        public_data: the data that the run used without protection, for example for pre-training. Empty means
+            none.
+        not_covered: limits of this run's guarantee, beyond those that every statement lists.
         notes: further lines, such as where the settings come from.
-        owned_by: if each record of the run is a person with several rows, the column that names the person of
-            each row.
+        owned_by: if each record is a person with several rows: the column that names the person of a row.
 
     >>> import torch
     >>> from tacit import PrivateSession, train

@@ -568,11 +568,13 @@ class Config(Section):
 
 
 def read_config(path: Path | str, *, tune: str | None = None) -> Config:
-    """Read a configuration file and check it; one error lists all mistakes and suggests known names.
+    """Read a configuration file and check it.
+
+    One error lists all mistakes, with suggestions.
 
     Args:
         path: the TOML file.
-        tune: which part of a public model to train. It replaces ``tune`` in the file.
+        tune: the part of a public model to train, instead of ``tune`` in the file.
 
     Raises:
         InvalidInput: if the file does not exist, is not TOML, or lacks something that a run needs.

@@ -292,18 +292,17 @@ class Outcome:
 
     Attributes:
         folder: the folder of the run.
-        rows: the rows of the run's metrics.
+        rows: the metrics, such as loss and epsilon, one row for each evaluation.
         evaluation: the last evaluation.
-        figures: the figures of the evaluation page, from :func:`tacit.report.evaluation.evaluation_data`.
+        figures: the numbers on the evaluation page.
         statement: the privacy statement.
         files: the names of the files that you may release.
         remarks: for each file that could not be written, the reason.
-        stopped: if the ledger ended the run early, the reason; otherwise None. The model is then that of the
-            steps so far, and you can resume the run when there is budget again.
-        factory: for a model of your own, the reference to the function that builds it.
+        stopped: why the ledger ended the run early; None if it did not. The model is then that of the steps
+            so far. You can resume the run when there is budget again.
+        factory: for a model of your own, the reference ("module:function") to the function that builds it.
         used_by: if ``tacit predict`` does not support the model, a sentence on how to use it.
-        days_left: if the run trains on dated records and is not complete, a sentence on the days that it
-            needs next; otherwise empty.
+        days_left: for an incomplete run on dated records, a sentence on the days that it needs next.
         how_to_test: the command that tests the finished run, or the reason why there is none.
 
     >>> import tempfile

@@ -208,15 +208,15 @@ def load(run: Path | str, *, factory: Factory | str | None = None, device: str =
     """Load the model of a finished run, ready to predict.
 
     Args:
-        run: the folder that ``tacit train`` wrote, or a copy of it; or only its ``model.safetensors``.
-        factory: for your own model (``[model] factory``), the function that made it, or "module:function".
+        run: the folder that ``tacit train`` wrote, or only its ``model.safetensors``.
+        factory: for your own model (``[model] factory``), the function that builds it, or "module:function".
             For safety, it is never read from the file.
         device: the device of the model.
 
     Raises:
-        InvalidInput: there is no finished run, or its model is a language model for transformers; the file
-            has another format or is damaged; its weights do not fit; or the folder's statement is not that of
-            this model.
+        InvalidInput: if there is no finished run, the file is damaged or does not fit the model, or the
+            statement in the folder is that of another model. Also for a language model, which transformers
+            loads.
 
     >>> import tacit
     >>> predictor = tacit.load("runs/first")  # doctest: +SKIP
@@ -268,18 +268,19 @@ def _statement(path: Path, digest: str) -> dict[str, Any] | None:
 class Predictor:
     """A trained model bundled with its preprocessing; made by :func:`load`.
 
-    Records have the kind that the model was trained on:
+    Its methods take the kind of data that the model was trained on:
 
     * a table: the path of a CSV or Parquet file, a data frame, or a mapping of columns; also a list of
       strings, if a text column is the only input;
     * images: the path of a folder or an image, a list of files or of PIL images, or an array;
     * text: the path of a file with one record per line, or a list of strings;
-    * a standard data set: an array, scaled as in that data set, or the path of a .npy, .npz or CSV file.
+    * a dataset of :func:`tacit.datasets.load`: an array, scaled as there, or the path of a .npy, .npz or CSV
+      file.
 
     **Guarantee**
 
-    * A record's prediction depends only on that record and the model, up to the floating-point error of a
-      matrix product, which may depend on the other records in the batch.
+    * A record's prediction depends only on that record and the model. Only the rounding error of a matrix
+      product may depend on the other records in the batch.
 
     Attributes:
         model: the network, a plain module in evaluation mode: inputs (n, ...) to (n, k).
@@ -323,7 +324,7 @@ class Predictor:
 
     @property
     def classes(self) -> tuple[str, ...]:
-        """The classes, in the order of the probabilities; empty for models of numbers or labels.
+        """The names of the classes, in the order of the probabilities; empty for models of numbers or labels.
 
         For text, they are the end of the text ("") and the characters of the alphabet.
         """
@@ -334,49 +335,48 @@ class Predictor:
 
     @property
     def labels(self) -> tuple[str, ...]:
-        """The labels, in the order of the outputs; empty for models of classes, numbers or text."""
+        """The names of the labels, in the order of the outputs; empty if the model predicts no labels."""
         return self.description.labels
 
     @property
     def time_edges(self) -> tuple[float, ...]:
-        """The edges of the time bins of a survival model; empty for others."""
+        """The edges of the time bins of a survival model; empty for other models."""
         preprocessing = self.description.preprocessing
         return preprocessing.encoder.time_edges if isinstance(preprocessing, Table) else ()
 
     @property
     def columns(self) -> Mapping[str, Column]:
-        """The declared columns of a table, including the target; empty for other data."""
+        """The declared columns of a table, including the target; empty if the data are no table."""
         preprocessing = self.description.preprocessing
         return preprocessing.encoder.columns if isinstance(preprocessing, Table) else {}
 
     def outputs(self, data: Any) -> Tensor:
-        """Return the outputs of the model: logits of classes, or scaled numbers.
+        """Return the raw outputs of the model: logits, or numbers scaled to [-1, 1].
 
         Shapes: (n, k) float32, or (n, L, k) for text.
         """
         return torch.cat([self.outputs_of(piece) for piece in self._pieces(data)])
 
     def predict(self, data: Any, *, threshold: float | None = None) -> NDArray[Any]:
-        """Return each record's most probable class (its name) or predicted number (in the target's unit).
+        """Return the name of each record's most probable class, or its predicted number in the target's unit.
 
-        For survival, the mean time until the event, cut at the last edge.
-
-        Shapes: (n,), or (n, k) for several numbers and for labels, which are true or false.  For text, the
-        result is the most probable character after each record, or "" for the end of the text.
+        The result is (n,), or (n, k) for several numbers or for labels, which are true or false. For
+        survival, it is the mean time until the event or the last edge, whichever comes first. For text, it is
+        the most probable next character, or "" for the end of the text.
 
         Args:
-            threshold: predict the second of two classes, or a label, from this probability (0 to 1) on.
-                Choose it from public knowledge, such as the costs of both mistakes or how common the class
-                is; a threshold tuned on private records would leak information.
+            threshold: for two classes or for labels, the least probability at which the second class, or a
+                label, is predicted; 0 to 1. Choose it from public knowledge, such as the costs of both
+                mistakes, because a threshold tuned on private records leaks.
 
         Raises:
-            InvalidInput: a threshold is given for a model with neither two classes nor labels.
+            InvalidInput: if you give a threshold for a model of numbers, text or more than two classes.
         """
         self.check_threshold(threshold)
         return self._all(partial(self.predictions, threshold=threshold), data)
 
     def check_threshold(self, threshold: float | None) -> None:
-        """Refuse a threshold that is out of range, or for a model with neither two classes nor labels."""
+        """Raise an error if a threshold is out of range, or the model has neither two classes nor labels."""
         if threshold is None:
             return
         check_real("threshold", threshold, low=0.0, high=1.0)
@@ -388,22 +388,22 @@ class Predictor:
             )
 
     def predict_proba(self, data: Any) -> NDArray[np.float64]:
-        """Return the probability of each of :attr:`classes`, or of each of :attr:`labels`, (n, k).
+        """Return the probabilities (n, k) of the classes, in the order of :attr:`classes`, or of the labels.
 
-        For survival, the probability of surviving each bin, until ``time_edges[1:]``.
+        For survival, column j is the probability that no event has happened by ``time_edges[j + 1]``.
 
-        For text, the probability of each character to come next.
+        For text, column j is the probability that character j of :attr:`classes` comes next.
 
         Raises:
-            InvalidInput: the model predicts numbers, which have no probabilities.
+            InvalidInput: if the model predicts numbers, which have no probabilities.
         """
         return self._all(self.probabilities, data)
 
     def log_probability(self, data: Any) -> NDArray[np.float64]:
-        """Return the log-probability of each string in nats, including its end, (n,).
+        """Return the log-probability (n,) of each string, in nats. It includes the end of the string.
 
         Raises:
-            InvalidInput: the model is not a language model.
+            InvalidInput: if the model is not a language model.
         """
         return self._all(self.log_probabilities, data)
 
@@ -417,18 +417,18 @@ class Predictor:
 
     @property
     def rows_at_once(self) -> int:
-        """The number of records in a forward pass, the same for data in memory and in files."""
+        """The number of records per forward pass. It is the same for data in memory and in files."""
         each = math.prod(self.description.input_shape) * (len(self.classes) if self._text else 1)
         return min(_MOST_ROWS, 1 << max(0, (_NUMBERS // max(1, each)).bit_length() - 1))
 
     def pieces(self, path: Path) -> Iterator[Piece]:
-        """Yield the records of a file, as the model reads them, piece by piece."""
+        """Yield the records of a file in pieces that fit into memory, as inputs of the model."""
         preprocessing, rows = self.description.preprocessing, self.rows_at_once
         fit = _NUMBERS // math.prod(preprocessing.shape) // rows * rows
         yield from preprocessing.pieces(path, min(_CHUNK, max(rows, fit)))
 
     def outputs_of(self, piece: Piece) -> Tensor:
-        """Return the outputs of the model for the records of a piece."""
+        """Return the raw outputs of the model for one piece of :meth:`pieces`."""
         device = next(self.model.parameters()).device
         batches: list[Tensor] = []
         with evaluation_mode(self.model), torch.no_grad(), without_numbers():
@@ -442,7 +442,7 @@ class Predictor:
         return records if name == "raw" else features_of(name, self.description.preprocessing.shape)(records)
 
     def predictions(self, outputs: Tensor, piece: Piece, *, threshold: float | None = None) -> NDArray[Any]:
-        """Return the result of :meth:`predict` for the records of a piece with these outputs."""
+        """Convert the raw outputs for a piece to the result of :meth:`predict`."""
         if self.description.task == "survival":
             result: NDArray[Any] = mean_time(survival_of(outputs), self.time_edges).numpy()
         elif self.description.task == "numbers":
@@ -459,7 +459,7 @@ class Predictor:
         return result
 
     def probabilities(self, outputs: Tensor, piece: Piece) -> NDArray[np.float64]:
-        """Return the result of :meth:`predict_proba` for the records of a piece with these outputs."""
+        """Convert the raw outputs for a piece to the result of :meth:`predict_proba`."""
         if self.description.task == "numbers":
             raise InvalidInput("the model predicts numbers, which have no probabilities: call predict.")
         if self._text is not None:
@@ -471,7 +471,7 @@ class Predictor:
         return torch.softmax(outputs.double(), dim=1).numpy()
 
     def log_probabilities(self, outputs: Tensor, piece: Piece) -> NDArray[np.float64]:
-        """Return the result of :meth:`log_probability` for the records of a piece with these outputs."""
+        """Convert the raw outputs for a piece to the result of :meth:`log_probability`."""
         if self._text is None:
             raise InvalidInput("log_probability needs a language model. Call predict or predict_proba.")
         following = torch.cat([piece.inputs[:, 1:], torch.zeros_like(piece.inputs[:, :1])], dim=1)

@@ -202,7 +202,7 @@ class Run:
 
     @property
     def ended(self) -> bool:
-        """Whether the run can't take a step now: it is complete, or it needs more budget or later days."""
+        """Whether the run can't take a step now. It is complete, or it needs more budget or later records."""
         return self.session.steps_done == self.session.steps_there or self.session.stopped is not None
 
     @property
@@ -219,19 +219,19 @@ class Run:
     ) -> Outcome | None:
         """Train to the end of the plan, write the run's folder, and return the outcome.
 
-        If the ledger refuses to pay for the next steps, the run ends with the model so far. For a finished
-        run, ``start`` only writes the folder again.
+        If the ledger refuses the next steps, the run ends with the model so far. For a finished run,
+        ``start`` only writes the folder again.
 
         After a stop by ``should_stop``, a crash or a full disk, ``prepare(..., resume=True)`` continues from
         the last saved state.
 
-        In distributed training, call ``start`` in every process (rank). Only the first rank calls watchers,
+        In distributed training, call ``start`` in every process. Only the first process calls watchers,
         writes files and returns the outcome.
 
         Args:
             watchers: objects that follow the run, such as a progress line.
-            should_stop: called after each step; if it returns True, training stops, and ``start`` returns
-                None.
+            should_stop: a function that the run calls after each step. If it returns True, training stops,
+                and ``start`` returns None.
         """
         state, ranks = resume_state(self.folder), self.session.ranks
         with ExitStack() as stack:
@@ -383,22 +383,23 @@ def prepare(
     generator: Generator | None = None,
     progress: Progress = silent,
 ) -> Run:
-    """Read a configuration file and prepare its run; this computes nothing exact from the data.
+    """Read a configuration file and prepare its run.
+
+    Preparation computes no exact statistic of the data.
 
     Args:
         path: the TOML file.
         out: the folder for the run. Default: the folder that the file names, or ``runs/<name of the file>``.
         resume: whether to continue the run that is in this folder.
-        ledger: settings of the ledger. They take precedence over those in the file.
+        ledger: settings of the ledger, which override those in the file.
         batches: the folder of batches that ``tacit batches`` wrote for this configuration.
-        ranks: in distributed training, a :class:`tacit.training.ProcessRanks`. Every process calls
-            ``prepare``.
-        generator: for tests only, a generator of :mod:`tacit.testing`. A resumed run uses its saved
-            generator.
+        ranks: in distributed training, a :class:`tacit.training.ProcessRanks`. Call ``prepare`` in every
+            process.
+        generator: for tests only, a generator of :mod:`tacit.testing`.
         progress: a function that long preparations call with (title, done, total).
 
     Raises:
-        BudgetExceeded: if the plan costs more than the ledger has left; the message says how many steps fit.
+        BudgetExceeded: if the plan costs more than the ledger has left.
         InvalidInput: if the file or the data contain a mistake, or if the folder already contains a run.
         PrivacyRefusal: if the plan or the model has no proven guarantee, or a resumed run has other settings.
         Interrupted: if you press Ctrl-C during the preparation; the message says what was saved and charged.
