@@ -118,13 +118,13 @@ MECHANISMS: dict[str, tuple[str, Event]] = {
 
 REASONS: dict[str, str] = {
     r"has no guarantee under adjacency 'add-remove'": "size is public",
-    r"'gaussian' has no closed form": "not Gaussian",
-    r"moments' is published for": "not published",
-    r"method 'zcdp' has no rho": "no ρ",
-    r"has no proven bound for .* under adjacency 'replace-one'": "sampled exchange",
-    r"no proven Renyi divergence": "no divergence",
-    r"no proven dominating pair": "no pair",
-    r"composition theorems need one": "no (ε, δ)",
+    r"'gaussian' only supports Gaussian": "not Gaussian",
+    r"'moments' only supports Gaussian": "not published",
+    r"'zcdp' has no proven cost": "no ρ",
+    r"method 'pld' for a sampled Gaussian": "sampled exchange",
+    r"method 'rdp' has no proven bound": "no divergence",
+    r"method 'pld' has no proven bound": "no pair",
+    r"composition theorems need an": "no (ε, δ)",
 }
 """Short forms of the accountants' refusals."""
 

@@ -75,9 +75,9 @@ def test_budget_names_the_largest_number_of_steps_that_fits() -> None:
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"sampling": PoissonSampling(0.5)}, "Give the value that sampling implies"),
+        ({"sampling": PoissonSampling(0.5)}, "Set batch_size to that mean"),
         ({"sampling": ShuffledBatches(100, 900), "adjacency": "replace-one"}, "900"),
-        ({"sampling": FullBatch()}, "Give the value that sampling implies"),
+        ({"sampling": FullBatch()}, "Set batch_size to that mean"),
     ],
 )
 def test_samplers_that_do_not_agree_are_named(changes: dict[str, Any], words: str) -> None:
@@ -223,7 +223,7 @@ def test_all_kinds_of_parts_are_read_back_above() -> None:
             "FlatClipping takes exactly the fields norm",
         ),
         ('"views"', '"lots"', "Plan takes exactly the fields"),
-        ('"sampling_rate": 0.1', '"sampling_rate": 0.2', "the sampler draws 200"),
+        ('"sampling_rate": 0.1', '"sampling_rate": 0.2', "sampling draws 200"),
         ('"norm": 1.0', '"norm": [1.0]', "norm must be a real number"),
         ('"preparation": []', '"preparation": 5', "Plan cannot hold these values"),
         ('"kind": "Plan"', '"event": "Gaussian"', "a kind must be an object with the key 'kind'"),

@@ -359,7 +359,7 @@ REFUSED: dict[str, tuple[Callable[[], object], str]] = {
         "Make each view from its own record",
     ),
     "a `Dataset` whose items": (lambda: run(data=Mosaic(rows())), "Make each item from its own record"),
-    "`torch.autocast` around": (under_autocast, "Put it into the loss function"),
+    "`torch.autocast` around": (under_autocast, "Use it only inside the loss function"),
     "a `DataLoader`": (
         lambda: session(data=DataLoader(TensorDataset(*rows()))),
         r"data=loader\.dataset",

@@ -235,7 +235,7 @@ def test_every_verb_key_and_error_has_an_entry(generator: ModuleType) -> None:
     assert "| `delta` | number | required |" in keys
     errors = generator.errors_page()
     assert "### PrivacyRefusal\n" in errors
-    assert "batch\\_size is …, and the sampler draws …" in errors
+    assert "batch\\_size is …, but `sampling` draws …" in errors
 
 
 # --- the site --------------------------------------------------------------------------------------------

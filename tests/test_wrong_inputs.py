@@ -102,7 +102,7 @@ DATA: dict[str, tuple[Callable[[], Any], str]] = {
     "infinite": (lambda: with_cell(float("inf")), "fill them by a fixed rule"),
     "complex": (
         lambda: (torch.full((N, D), CELL, dtype=torch.complex64), records()[1]),
-        "Make model and loss fit the shapes and types",
+        "Make it accept these arguments",
     ),
     "on the meta device": (lambda: tuple(t.to("meta") for t in records()), "a meta tensor"),
     "int64 inputs": (lambda: (records()[0].long(), records()[1]), "x.float()"),
@@ -189,20 +189,20 @@ MODELS: dict[str, tuple[Callable[[], Any], type[TacitError], str, str]] = {
         lambda: nn.Linear(D + 1, CLASSES),
         InvalidInput,
         "x4 and 5x3)",
-        "Make model and loss fit",
+        "Make it accept these arguments",
     ),
     "a tuple": (
         lambda: Reads(lambda f, x: (f(x), x)),
         InvalidInput,
-        "fails on records of zeros",
-        "Make model and loss",
+        "fails on dummy records of zeros",
+        "Make it accept these arguments",
     ),
     "a place that is not there": (embedding, InvalidInput, "out of range", "its embedding"),
     "an attribute that is not there": (
         lambda: Reads(lambda f, x: f.get_submodule("layer")(x)),
         InvalidInput,
         "AttributeError",
-        "Make model and loss fit",
+        "Make it accept these arguments",
     ),
     "mixing": (lambda: Reads(lambda f, x: f(x - x.mean(0))), UnsupportedModel, "records", "."),
 }

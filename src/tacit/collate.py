@@ -74,7 +74,8 @@ def pad(
         check_real("value" if name is None else f"value[{name!r}]", filler)
     if isinstance(length, Mapping) and isinstance(value, Mapping) and (more := value.keys() - length.keys()):
         raise InvalidInput(
-            f"value names {sorted(map(repr, more))}, which length does not name. Name the same parts in both."
+            f"value is set for {sorted(map(repr, more))}, but length is not. Set both for the same parts of "
+            "a record."
         )
     return Pad({name: one[-1] for name, one in lengths.items()}, values, _several(lengths, values, shares))
 
@@ -95,11 +96,12 @@ def _several(
         if shares is None:
             return None
         raise InvalidInput(
-            "shares needs several lengths, and length has one. Remove shares, or give length=(64, 512)."
+            "shares needs several lengths, but length has only one. Remove shares, or give length=(64, 512)."
         )
     if len(counts) > 1:
         raise InvalidInput(
-            f"some parts have {counts[0]} lengths, others {counts[-1]}. Give each part equally many."
+            f"length gives {counts[0]} lengths for some parts of a record and {counts[-1]} for others. Give "
+            "the same number for each."
         )
     return Lengths(several, values, check_shares("shares", shares, counts[0]))
 
@@ -140,7 +142,9 @@ class Pad:
         if length is None or (part.dim() == 0 and name not in self.lengths):
             return part
         if part.dim() == 0:
-            raise InvalidInput(f"pad names {name_of(path)}, which is a scalar. Leave it out.")
+            raise InvalidInput(
+                f"pad is set for {name_of(path)}, a single number, which cannot be padded. Leave it out."
+            )
         if len(part) >= length:
             return part[:length]
         value = self.values.get(name, self.values.get(None, 0))
@@ -193,8 +197,8 @@ class Pairs:
     def _pair(self, record: Mapping[str, Any]) -> dict[str, Tensor]:
         if missing := [name for name in _PARTS if name not in record]:
             raise InvalidInput(
-                f"a pair has no {missing[0]}. Give the tokens of prompt and answers as {', '.join(_PARTS)}, "
-                "as TRL's DPOTrainer prepares them."
+                f"a pair has no {missing[0]}. Give the tokens of prompt and answers under the keys "
+                f"{', '.join(_PARTS)}, as TRL's DPOTrainer does."
             )
         prompt, *answers = (tensor_of(record[name], name) for name in _PARTS)
         room = max(self.length - max(map(len, answers)), 0)

@@ -413,7 +413,7 @@ def check_small_delta(delta: float, records: int, unit: str) -> None:
         raise PrivacyRefusal(
             f"= {delta:g} is not below 1/N = {1 / records:.3g}",
             argument="delta",
-            why=f"With N = {records}, publishing one {unit} in full would satisfy it.",
+            why=f"Publishing one {unit} out of N = {records} in full would already satisfy such a guarantee.",
             fix=f"Choose a smaller delta, such as {usual:g}, or set `allow_large_delta=True`.",
         )
 

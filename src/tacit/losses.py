@@ -186,8 +186,8 @@ def completion() -> PerExampleLoss:
         masks = [part for key, part in by_name.items() if key in MASKS]
         if not masks and "labels" not in inputs:
             raise InvalidInput(
-                f"a record has no {', '.join(MASKS)} or labels, so all tokens would count. Add one of these "
-                "keys to the records, or use tacit.losses.causal() to train on all tokens."
+                f"a record has no {', '.join(MASKS)} or labels to choose the tokens to train on. Add one of "
+                "these keys, or use tacit.losses.causal() to train on all tokens."
             )
         labels = inputs["labels"] if "labels" in inputs else _labels_from_tokens(inputs, -100)
         for mask in masks:
@@ -233,7 +233,7 @@ def preference(
     smoothing = check_real("label_smoothing", label_smoothing, low=0.0, high=0.5, open_high=True)
     if reference is not None and (reference.training or any(p.requires_grad for p in reference.parameters())):
         raise InvalidInput(
-            "the reference is not frozen: its weights would change, or dropout is on. Pass "
+            "the reference must be frozen: without gradients and in eval mode. Pass "
             "reference=copy.deepcopy(model).eval().requires_grad_(False)."
         )
 
@@ -325,15 +325,15 @@ def per_record(loss: object, model: nn.Module) -> PerExampleLoss:
         raise InvalidInput(f"loss is the class {loss.__name__}. Pass an instance: loss={loss.__name__}().")
     if not callable(loss):
         raise InvalidInput(
-            f"loss must be a function (model, *parts) -> (n,), a loss module such as "
+            "loss must be a function loss(model, *parts) that returns one loss per record, a module such as "
             f"torch.nn.CrossEntropyLoss(), or one of tacit.losses; got {type(loss).__name__}."
         )
     if getattr(loss, "__module__", "") == F.__name__:
         name = getattr(loss, "__name__", "a function")
         raise InvalidInput(
-            f"loss is torch.nn.functional.{name}, which takes outputs and targets; a session calls the loss "
-            "with model and record. Pass a module, such as torch.nn.CrossEntropyLoss(), or "
-            f'lambda model, x, y: F.{name}(model(x), y, reduction="none").'
+            f"loss is torch.nn.functional.{name}, which takes outputs and targets, but a session calls "
+            "loss(model, inputs, targets). Pass a module, such as torch.nn.CrossEntropyLoss(), or lambda "
+            f'model, x, y: F.{name}(model(x), y, reduction="none").'
         )
     return _of_module(loss, model) if isinstance(loss, nn.modules.loss._Loss) else loss
 
@@ -364,9 +364,8 @@ def _of_module(loss: Any, model: nn.Module) -> PerExampleLoss:
     name = type(loss).__name__
     if not isinstance(loss, (*_CLASSES, *_NUMBERS)):
         raise InvalidInput(
-            f"loss module {name} takes other arguments than output and target, which the session does not "
-            f"know. Pass a function loss(model, *parts) that calls {name} with "
-            'reduction="none" and returns one loss per record.'
+            f"loss module {name} takes arguments besides output and target. Pass a function loss(model, "
+            f'*parts) that calls {name} with reduction="none" and returns one loss per record.'
         )
     for key, weight in loss.named_buffers():
         if not bool(weight.isfinite().all()) or bool((weight < 0).any()):
@@ -394,24 +393,25 @@ def _read(model: nn.Module, parts: tuple[Tensor, ...], by_name: dict[str, Tensor
     if not by_name:
         if len(parts) < 2:
             raise InvalidInput(
-                f"a record has {len(parts)} part; this loss needs inputs and a target. "
-                "Pass data=(inputs, targets), or a loss function."
+                f"a record has {len(parts)} part, but this loss needs an input and a target. Pass "
+                "data=(inputs, targets), or a loss function."
             )
         return logits_of(model(*parts[:-1])), parts[-1]
     targets = [key for key in _TARGETS if key in by_name]
     if len(targets) != 1 or len(by_name) < 2:
         raise InvalidInput(
-            f"a record has {len(by_name)} keys, {len(targets)} of them among {', '.join(_TARGETS)}; this "
-            "loss needs exactly one of these for the target, and other keys for the model. Rename the keys, "
-            "or pass a loss function."
+            f"a record must have exactly one of the keys {', '.join(_TARGETS)} for the target, and other "
+            f"keys for the model; got {len(targets)} of them in {len(by_name)} keys. Rename the keys, or "
+            "pass a loss function."
         )
     inputs = {key: part for key, part in by_name.items() if key != targets[0]}
     if _names_all(model.forward, inputs):
         return logits_of(model(**inputs)), by_name[targets[0]]
     if len(inputs) > 1:
         raise InvalidInput(
-            f"{type(model).__name__}.forward has no parameter for some of the {len(inputs)} keys of a record "
-            f"besides {targets[0]!r}. Remove or rename these keys, or pass a loss function."
+            f"each key of a record except {targets[0]!r} must be a parameter of "
+            f"{type(model).__name__}.forward, and some of the {len(inputs)} are not. Remove or rename these "
+            "keys, or pass a loss function."
         )
     return logits_of(model(*inputs.values())), by_name[targets[0]]
 
@@ -428,8 +428,8 @@ def _labels_from_tokens(by_name: Mapping[str, Tensor], ignored: int) -> Tensor:
     tokens = next((by_name[key] for key in _TOKENS if key in by_name), None)
     if tokens is None:
         raise InvalidInput(
-            f"a record has no labels and no tokens: it needs a key among "
-            f"{', '.join((*_TARGETS, *_TOKENS))}. Rename the keys, or pass a loss function."
+            "a record has no labels and no tokens. Rename a key to one of "
+            f"{', '.join((*_TARGETS, *_TOKENS))}, or pass a loss function."
         )
     mask = by_name.get("attention_mask")
     return tokens if mask is None else tokens.masked_fill(mask == 0, ignored)
@@ -465,7 +465,7 @@ def _check_rows(by_name: Mapping[str, Tensor]) -> None:
         raise PrivacyRefusal(PACKED_ROWS.format(packed[0]))
     if unread := [key for key in MASKS if key in by_name]:
         raise InvalidInput(
-            f"a record has {unread[0]}, which tacit.losses.causal ignores: it trains on all tokens. Use "
+            f"a record has {unread[0]}, but tacit.losses.causal ignores it and trains on all tokens. Use "
             "tacit.losses.completion(), or remove the key to train on all tokens."
         )
 
@@ -480,8 +480,8 @@ def _check_tokens(logits: Tensor, labels: Tensor, name: str, ignored: int) -> No
     if more > 0 and not labels.is_floating_point():
         raise InvalidInput(
             f"a record's output has {logits.shape[1]} positions and its labels have {labels.shape[1]}. Give "
-            f"each position a label, or {ignored} to ignore it. For {more} virtual tokens in front, use "
-            f"F.pad(labels, ({more}, 0), value={ignored}) with tacit.losses.{name}."
+            f"each position a label, or {ignored} to ignore it. If the model adds {more} tokens in front, as "
+            f"in prompt tuning, use F.pad(labels, ({more}, 0), value={ignored}) with tacit.losses.{name}."
         )
     if logits.dim() != 3 or labels.shape != logits.shape[:2] or labels.is_floating_point():
         raise InvalidInput(
@@ -535,27 +535,27 @@ def without_adapters(model: nn.Module) -> Iterator[nn.Module]:
     >>> with without_adapters(nn.Linear(2, 2)):
     ...     pass
     Traceback (most recent call last):
-    tacit.errors.InvalidInput: Linear has no adapters to switch off, so it needs a reference. ...
+    tacit.errors.InvalidInput: Linear has no adapters, so the loss needs a reference. ...
     """
     prompts: Any = getattr(model, "prompt_encoder", None)
     layers: list[Any] = [part for part in model.modules() if hasattr(part, "_disable_adapters")]
     if prompts is None and not layers:
         raise InvalidInput(
-            f"{type(model).__name__} has no adapters to switch off, so it needs a reference. Pass reference="
-            "copy.deepcopy(model).eval().requires_grad_(False), copied before training."
+            f"{type(model).__name__} has no adapters, so the loss needs a reference. Copy the model before "
+            "training: reference=copy.deepcopy(model).eval().requires_grad_(False)."
         )
     if any(getattr(layer, "merged", False) for layer in layers):
         raise InvalidInput(
-            "the adapters are merged into the weights, so they cannot be switched off. Call "
-            "model.unmerge_adapter(), or pass reference=, a frozen model."
+            "the adapters are merged into the weights, so the loss cannot switch them off. Call "
+            "model.unmerge_adapter(), or pass a frozen model as reference=."
         )
     adapters = [getattr(layer, name) for layer in layers for name in layer.adapter_layer_names]
     adapters += [] if prompts is None else [prompts]
     own = {id(p) for adapter in adapters for p in adapter.parameters()}
     if others := [name for name, p in model.named_parameters() if p.requires_grad and id(p) not in own]:
         raise InvalidInput(
-            f"the trained weights {others[0]} belong to no adapter, so the model without adapters changes "
-            "too. Freeze them, or pass reference=, a frozen model."
+            f"the weights {others[0]} are trained but belong to no adapter, so even the model without "
+            "adapters would change. Freeze them, or pass a frozen model as reference=."
         )
 
     # Not by peft's own disable_adapter(): it changes requires_grad, which no code can do inside a step.
@@ -579,8 +579,8 @@ def _same_shape(outputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
     """Give outputs and targets one shape and type; broadcasting would pair each record with all others."""
     if math.prod(outputs.shape[1:]) != math.prod(targets.shape[1:]):
         raise InvalidInput(
-            f"a record's output has {_record_shape(outputs)} and its target {_record_shape(targets)}. Let "
-            "the model return as many values as the target has."
+            f"a record's output has {_record_shape(outputs)}, but its target {_record_shape(targets)}. Make "
+            "the model return one value per value of the target."
         )
     return outputs.reshape(targets.shape), targets.to(outputs.dtype)
 

@@ -171,7 +171,7 @@ def test_too_many_outcomes_of_discrete_noise_are_too_much_noise() -> None:
 
 @pytest.mark.parametrize("digits", [{}, {"digits": 6}])
 def test_calibrate_says_that_a_goal_needs_more_noise_than_is_priced(digits: dict[str, int]) -> None:
-    with pytest.raises(BudgetExceeded, match=r"more noise than can be accounted for"):
+    with pytest.raises(BudgetExceeded, match=r"more noise than Tacit can account for"):
         noise_for(lambda s: BallsInBins(10, Gaussian(s)), 1e-4, delta=1e-6, **digits)
 
 
@@ -224,7 +224,7 @@ def test_largest_steps_may_be_none_or_without_end() -> None:
         largest_steps(lambda n: Repeat(Gaussian(5.0), n), epsilon=0.0, delta=1e-5, adjacency="add-remove")
         == 0
     )
-    with pytest.raises(InvalidInput, match="still fit"):
+    with pytest.raises(InvalidInput, match="stay within the budget"):
         largest_steps(lambda n: Gaussian(5.0), epsilon=1.0, delta=1e-5, adjacency="add-remove")
 
 

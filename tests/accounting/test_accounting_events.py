@@ -86,7 +86,7 @@ def test_a_sample_of_a_sample_is_a_sample() -> None:
 
 @pytest.mark.parametrize("inner", [Repeat(Gaussian(1.0), 2), Compose((Gaussian(1.0), Laplace(1.0)))])
 def test_several_releases_on_one_sample_are_refused(inner: Event) -> None:
-    with pytest.raises(UnsupportedEvent, match=r"one random sample.*Sample anew"):
+    with pytest.raises(UnsupportedEvent, match=r"one random sample.*Draw a new sample"):
         curve_of(Compose((Gaussian(1.0), Repeat(PoissonSampled(0.1, inner), 3))))
 
 

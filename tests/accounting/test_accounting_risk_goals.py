@@ -99,13 +99,13 @@ def test_where_the_search_ended_is_said() -> None:
 
 def test_just_one_goal_is_asked_for() -> None:
     family, both = Laplace, Adjacency.ADD_REMOVE
-    with pytest.raises(InvalidInput, match="one goal"):
+    with pytest.raises(InvalidInput, match="exactly one target"):
         calibrate(family, adjacency=both)
-    with pytest.raises(InvalidInput, match="one goal"):
+    with pytest.raises(InvalidInput, match="exactly one target"):
         calibrate(family, epsilon=1.0, adjacency=both)
-    with pytest.raises(InvalidInput, match="one goal"):
+    with pytest.raises(InvalidInput, match="exactly one target"):
         calibrate(family, epsilon=1.0, delta=1e-5, advantage=0.1, adjacency=both)
-    with pytest.raises(InvalidInput, match="one goal"):
+    with pytest.raises(InvalidInput, match="exactly one target"):
         calibrate(family, true_positive_rate=0.1, adjacency=both)
     with pytest.raises(InvalidInput, match="advantage"):
         calibrate(family, advantage=1.5, adjacency=both)

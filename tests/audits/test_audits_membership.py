@@ -42,7 +42,7 @@ def test_a_few_shadows_help(k: int) -> None:
 
 def test_two_shadows_are_too_few() -> None:
     """One score in each world has no spread."""
-    with pytest.raises(InvalidInput, match="variance of scores cannot be estimated"):
+    with pytest.raises(InvalidInput, match="too few shadow models to estimate the variance"):
         bavaria(gaussian_world(2).shadows)
 
 
@@ -104,7 +104,7 @@ def test_swapped_worlds_are_seen() -> None:
     world = gaussian_world(16, 1000)
     swapped = ShadowScores(world.shadows.target, world.shadows.shadows, ~world.shadows.trained_on)
     Scores.of(bavaria(world.shadows), world.is_member).check_direction()
-    with pytest.raises(InvalidInput, match="swap the files"):
+    with pytest.raises(InvalidInput, match="Swap the files"):
         Scores.of(bavaria(swapped), world.is_member).check_direction()
 
 
@@ -207,7 +207,7 @@ def test_a_store_of_other_work_or_a_damaged_one_is_refused(tmp_path: Path) -> No
 
 def test_outputs_that_cannot_be_used_are_refused() -> None:
     mask = paired_halves(2, N, np.random.default_rng(0))
-    with pytest.raises(InvalidInput, match="even number"):
+    with pytest.raises(InvalidInput, match="models must be even"):
         paired_halves(3, 10, np.random.default_rng(0))
     with pytest.raises(InvalidInput, match="outputs of model 1 must be finite"):
         train_shadows(lambda group: np.array([[1.0], [np.nan]]), mask, at_once=2)

@@ -110,7 +110,7 @@ def test_bad_models_and_strings_are_refused() -> None:
         log_likelihoods(lambda contexts: np.zeros((1, 3, 3)), [], [[0]])
     with pytest.raises(InvalidInput, match="not among the model's 5"):
         log_likelihoods(table_model(0), [], [[7]])
-    with pytest.raises(InvalidInput, match="token numbers"):
+    with pytest.raises(InvalidInput, match="must be an integer array"):
         log_likelihoods(table_model(0), [], [[0.5]])
     with pytest.raises(InvalidInput, match="at least one"):
         log_likelihoods(table_model(0), [], np.zeros((0, 3), int))
@@ -252,5 +252,5 @@ def test_a_memorised_record_is_completed_verbatim() -> None:
         log_likelihoods(table_model(0), [1], [[]])
     with pytest.raises(InvalidInput, match="not among"):
         log_likelihoods(table_model(0), [1], [[9]])
-    with pytest.raises(InvalidInput, match="token numbers"):
+    with pytest.raises(InvalidInput, match="must be an integer array"):
         greedy(table_model(0), [-1], 2)

@@ -121,7 +121,7 @@ def test_refusals_say_what_to_do() -> None:
     for refuses in refusals:
         with pytest.raises(InvalidInput, match="all 200 scores"):
             refuses()
-    with pytest.raises(InvalidInput, match="needs 2 members and 2 non-members"):
+    with pytest.raises(InvalidInput, match="at least 2 members and 2 non-members"):
         Scores([1.0], [0.0, 1.0]).split(rng)
 
 
@@ -140,12 +140,12 @@ def test_swapped_files_are_seen() -> None:
     scores.check_direction()
     swapped = Scores(scores.non_members, scores.members)
     rng = np.random.default_rng(0)
-    with pytest.raises(InvalidInput, match="swap the files"):
+    with pytest.raises(InvalidInput, match="Swap the files"):
         swapped.check_direction()
-    with pytest.raises(InvalidInput, match="swap the files"):
+    with pytest.raises(InvalidInput, match="Swap the files"):
         measure(swapped, false_positive_rates=(0.1,), confidence=0.95, rng=rng)
     rounded = Scores(np.round(scores.non_members), np.round(scores.members))  # many ties
-    with pytest.raises(InvalidInput, match="swap the files"):
+    with pytest.raises(InvalidInput, match="Swap the files"):
         rounded.check_direction()
 
 

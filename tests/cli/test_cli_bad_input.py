@@ -144,7 +144,7 @@ SETTINGS = [
     ('table = "people.csv"', 'table = "people.csv"\nname = "digits"', 2, "exactly one of name, table"),
     ('table = "people.csv"', 'name = "digits"', 2, "[table] describe a table"),
     ('target = "rich"\n', "", 2, "[data] target is missing"),
-    ('target = "rich"', 'target = "sick"', 2, "target must be one of the declared columns"),
+    ('target = "rich"', 'target = "sick"', 2, "target, time and event must be declared columns"),
     ("age = {", "height = {", 2, "'height'"),
     ("lower = 0, upper = 100", 'lower = "min", upper = "max"', 1, "not ones from the data"),
     ('{ kind = "number", lower = 0, upper = 100 }', '"auto"', 1, "[columns.age]: a column must have"),

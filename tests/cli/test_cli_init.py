@@ -302,7 +302,7 @@ def test_a_bound_with_two_meanings_is_asked_again(cells: str, answer: str) -> No
     facts = ask_facts(found, Facts(), answer_of)
     plain = cells == "1.5"  # a number in a table without thousands or decimal commas: 200.000 is 200
     assert facts.bounds == ({"pay": tuple(map(float, answer.split(":")))} if plain else {"pay": (0, 200000)})
-    assert plain or "which may be" in problems[1]
+    assert plain or "which may mean" in problems[1]
 
 
 @pytest.mark.parametrize(("answer", "records"), [("20,000", 16000), ("20.000", None), ("1,5", None)])
@@ -423,7 +423,7 @@ WRONG: dict[str, tuple[tuple[str, ...], int, str]] = {
     "an integer with two meanings": (
         ("visits.csv", "--bounds", "age=0:120.000"),
         2,
-        "upper is 120.000, which may be 120000 or 120",
+        "upper is 120.000, which may mean 120000 or 120",
     ),
     "a unit that is a number": (("visits.csv", "--unit", "3"), 2, "unit must name what one row is"),
     "a column to leave out": (("visits.csv", "--leave-out", "Age"), 2, "did you mean 'age'?"),

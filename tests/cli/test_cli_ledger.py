@@ -175,13 +175,13 @@ def test_what_is_wrong_with_a_certificates_arguments_is_said(folder: Path, shell
     assert "cannot be read" in shell(*visits, "--statements", "told.toml", code=2)
     assert "cannot be read" in shell(*visits, "--sign", "none.pem", code=2)
     Path("s.json").write_text('{"statement": "tacit privacy statement"}')
-    assert "only for certificates" in shell("verify", "s.json", "--public-key", "ab", code=2)
+    assert "is not a certificate" in shell("verify", "s.json", "--public-key", "ab", code=2)
 
 
 def test_a_cap_is_raised_with_a_reason(folder: Path, shell: Shell) -> None:
     raised = ("ledger", "raise-cap", "budget.db", "--dataset", "visits", "--by", "the board", "--epsilon")
     assert "reason must not be empty" in shell(*raised, "2", "--reason", " ", code=2)
-    assert "budget must be larger" in shell(*raised, "0.5", "--reason", "a study", code=2)
+    assert "budget must exceed" in shell(*raised, "0.5", "--reason", "a study", code=2)
     assert "delta" in shell(*raised, "2", "--reason", "a study", "--delta", "1e-6", code=2)
     assert "of ε = 2.00 at δ = 0" in shell(*raised, "2", "--reason", "a study")
     assert "'a study'" in shell("certificate", "budget.db", "--dataset", "visits")
@@ -190,7 +190,7 @@ def test_a_cap_is_raised_with_a_reason(folder: Path, shell: Shell) -> None:
 def test_after_an_old_copy_was_put_back_what_is_left_is_burned(folder: Path, shell: Shell) -> None:
     anchor = shell.data("ledger", "status", "budget.db")["datasets"][0]["anchor"]
     back = ("ledger", "recover", "budget.db", "--from-backup")
-    assert "nothing is missing" in shell(*back, anchor, code=2)
+    assert "Nothing is missing" in shell(*back, anchor, code=2)
     ledger, _, _, digest = anchor.split(":")
     newer = f"{ledger}:visits:99:{digest}"
     assert "Leave --dataset out" in shell(*back, newer, "--dataset", "other", code=2)

@@ -229,7 +229,7 @@ TAMPERED: dict[str, tuple[str, object, str]] = {  # where, the new value, what i
     "batch size": (
         "plan.expected_batch_size",
         900.0,
-        "batch_size is 900, and the sampler draws 1000",
+        "batch_size is 900, but sampling draws 1000",
     ),
     "sampler": ("mechanism.sampler", RARELY, f'the mechanism\'s sampler is "{RARELY}"; {BY_PLAN}'),
     "another form of event": (
@@ -290,7 +290,7 @@ def test_tampered_statements_are_caught(what: str, path: Path, shell: Shell) -> 
         ("event.of.1.of.of.noise_multiplier", 2.5, f"{NOISE} is 2.5"),
         ("event.of.1.count", 5, "the event's count is 5"),
         ("event.of.0.noise_multiplier", 80.0, f"{NOISE} is 80.0"),
-        ("plan.records", 2000, "the sampler draws 200"),
+        ("plan.records", 2000, "sampling draws 200"),
     ],
 )
 def test_tampered_sampled_statements_are_caught(where: str, to: object, words: str) -> None:

@@ -74,7 +74,7 @@ def test_buffers_of_unused_parameters_are_not_made() -> None:
 @both
 def test_buffers_that_do_not_fit_are_refused(kind: Kind) -> None:
     engine = kind(partly(), squares, FlatClipping(1.0))
-    with pytest.raises(InvalidInput, match=r"no buffers for \['unused.bias', 'unused.weight'\]"):
+    with pytest.raises(InvalidInput, match=r"lacks a buffer for \['unused.bias', 'unused.weight'\]"):
         add(engine, OnDemand(lambda _: torch.zeros(3), ["used.weight", "used.bias"]), torch.randn(5, 4))
     with pytest.raises(InvalidInput, match=r"must have shape \(3,( 4)?\); got \(7,\)"):
         add(engine, OnDemand(lambda _: torch.zeros(7), engine.names), torch.randn(5, 4))

@@ -497,8 +497,8 @@ MODELS: dict[str, tuple[nn.Module, str]] = {
     "table by frequency": (nn.Embedding(3, 2, scale_grad_by_freq=True), "scale_grad_by_freq"),
     "data parallel": (nn.DataParallel(nn.Linear(2, 2)), "model.module"),
     "complex": (nn.Linear(4, 4, dtype=torch.complex64), "complex.*view_as_real"),
-    "hook": (hook_on("weight", "register_hook"), "'weight' has a hook.*Remove the hook"),
-    "later hook": (hook_on("bias", "register_post_accumulate_grad_hook"), "'bias' has a hook"),
+    "hook": (hook_on("weight", "register_hook"), "'weight' has a gradient hook.*Remove the hook"),
+    "later hook": (hook_on("bias", "register_post_accumulate_grad_hook"), "'bias' has a gradient hook"),
 }
 
 

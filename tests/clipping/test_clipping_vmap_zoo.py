@@ -109,7 +109,7 @@ def test_masks_that_numpy_draws_are_refused() -> None:
     entry = of("Wav2Vec2Model", heard, vectors(80), mask_time_prob=0.5, mask_time_length=2, **SOUND)
     model, batch = made(entry, N, torch.float32)
     engine = FastEngine(model, entry.loss, FlatClipping(1.0))
-    is_refused("draws with Python's random or NumPy", engine, *batch)
+    is_refused("draws random numbers from Python or NumPy", engine, *batch)
 
 
 @pytest.mark.parametrize("name", UNSUPPORTED)

@@ -61,5 +61,5 @@ def test_mistakes_are_named(facts: dict[str, object], words: str) -> None:
 
 
 def test_a_target_has_classes_and_no_buckets() -> None:
-    with pytest.raises(InvalidInput, match="has buckets, which cannot be predicted"):
+    with pytest.raises(InvalidInput, match="has buckets, and a model cannot tell"):
         Encoder({"town": TOWN, "x": Column(kind="number", lower=0, upper=1)}, "town")

@@ -449,7 +449,7 @@ def test_several_targets_are_labels_or_numbers() -> None:
         (["toxic", "age"], r"only booleans.*got 'toxic' of kind boolean, 'age' of kind integer"),
         (["ward"], r"only booleans.*got 'ward' of kind category"),
         (["toxic", "toxic"], r"target contains 'toxic' twice"),
-        (["toxic", "spam"], r"must be one of the declared columns .*got 'spam'"),
+        (["toxic", "spam"], r"must be declared columns .*got 'spam'"),
         ([], "target is an empty list"),
         (["toxic", "note"], "'note' is of kind text, which cannot be predicted"),
     ],
@@ -574,10 +574,10 @@ def test_targets_that_teach_nothing_are_refused(cells: list[str], message: str) 
             {"x": Column(kind="boolean")},
             "y",
             InvalidInput,
-            r"target must be one of the declared columns \(x\)",
+            r"target, time and event must be declared columns \(x\)",
         ),
-        ({"x": Column(kind="boolean")}, "x", InvalidInput, "at least one column besides the target"),
-        ({"x": Column(kind="text")}, None, InvalidInput, "not of kind text"),
+        ({"x": Column(kind="boolean")}, "x", InvalidInput, "no input column besides the target"),
+        ({"x": Column(kind="text")}, None, InvalidInput, "kind is not text"),
         (
             {"x": Column(kind="boolean"), "y": Column(kind="text")},
             "y",
@@ -626,7 +626,7 @@ def test_tables_that_do_not_fit_are_refused(tmp_path: Path) -> None:
         list(encoder.chunks(tmp_path / "absent.csv"))
     with pytest.raises(InvalidInput, match="has no target"):
         encoder.targets({"x": ["1"]})
-    with pytest.raises(InvalidInput, match="data of an encoder must have"):
+    with pytest.raises(InvalidInput, match="an encoder's data must have"):
         Encoder.from_data({"columns": []})
     with pytest.raises(InvalidInput, match="columns of an encoder must have distinct names"):
         Encoder.from_data({"columns": [{"kind": "boolean"}], "target": None, "dialect": {}})
@@ -734,13 +734,13 @@ def test_groups_are_declared_values_and_others_and_missing() -> None:
 @pytest.mark.parametrize(
     ("by", "bands", "message"),
     [
-        ("sick", [], "by must be a declared column that the model reads, and no target.*got 'sick'"),
+        ("sick", [], "by must be a declared input column.*got 'sick'"),
         ("sex", [], "got 'sex'. Take one of age, site, day"),
         ("age", [], r"bands of 'age' must be edges .* between its bounds, 0 and 120"),
-        ("age", [60, 30], "must be edges that increase"),
-        ("age", [math.nan], "must be edges that increase"),
-        ("age", [0], "must be edges that increase"),
-        ("day", [3], "of a number"),
+        ("age", [60, 30], "must be increasing edges"),
+        ("age", [math.nan], "must be increasing edges"),
+        ("age", [0], "must be increasing edges"),
+        ("day", [3], "of a column of numbers"),
     ],
 )
 def test_groups_that_are_not_declared_are_refused(by: str, bands: list[float], message: str) -> None:

@@ -337,7 +337,7 @@ def test_counted_columns_have_names(tmp_path: Path) -> None:
         assert kinds(sniff(written(tmp_path, f"{first}\n5,x,2.5\n6,y,3.5\n"))) == dict(
             zip(first.split(","), ("integer", "category", "number"), strict=True)
         )
-    with pytest.raises(InvalidInput, match="must be column names"):
+    with pytest.raises(InvalidInput, match="must contain column names"):
         sniff(written(tmp_path, "0,2,1\n5,1,2.5\n"))
 
 

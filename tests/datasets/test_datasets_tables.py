@@ -186,13 +186,13 @@ def test_a_data_set_keeps_what_encoded_it(tmp_path: Path) -> None:
 
 def test_settings_that_make_no_sense(tmp_path: Path) -> None:
     path = write(tmp_path, ROWS)
-    with pytest.raises(InvalidInput, match="target must be one of the declared columns"):
+    with pytest.raises(InvalidInput, match="target, time and event must be declared columns"):
         read(path, target="wealth")
     with pytest.raises(InvalidInput, match="besides the target"):
         read(path, {"rich": SCHEMA["rich"]})
-    with pytest.raises(InvalidInput, match="either test_fraction or test_path"):
+    with pytest.raises(InvalidInput, match="exactly one of test_fraction and test_path"):
         load_table(path, target="rich", schema=SCHEMA)
-    with pytest.raises(InvalidInput, match="either test_fraction or test_path"):
+    with pytest.raises(InvalidInput, match="exactly one of test_fraction and test_path"):
         load_table(path, target="rich", schema=SCHEMA, test_fraction=0.2, test_path=path)
     with pytest.raises(InvalidInput, match="leaves no row for testing"):
         load_table(path, target="rich", schema=SCHEMA, test_fraction=1e-9)
@@ -300,7 +300,7 @@ def test_labels_of_a_table(tmp_path: Path) -> None:
     assert data.features == ("age", "new")
     assert data.train.targets.dtype == torch.float32
     assert data.train.targets.tolist() == [[1.0, 0.0], [0.0, 0.0], [1.0, 1.0]]
-    with pytest.raises(InvalidInput, match="'spam' names the user"):
+    with pytest.raises(InvalidInput, match="'spam' identifies the user"):
         load_table(path, target=["toxic", "spam"], schema=schema, test_path=path, user="spam")
     with pytest.raises(InvalidInput, match="'spam' is the date"):
         load_table(path, target=["toxic", "spam"], schema=schema, test_path=path, date="spam")

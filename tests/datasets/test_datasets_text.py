@@ -68,7 +68,7 @@ def test_test_records_from_a_file_of_their_own(tmp_path: Path) -> None:
     data = load_text(path, alphabet=LETTERS, longest=5, test_path=others, unit="diary")
     assert (len(data.train.inputs), len(data.test.inputs)) == (10, 2)
     assert (data.unit, data.alphabet, data.classes, data.input_shape) == ("diary", LETTERS, (), (6,))
-    with pytest.raises(InvalidInput, match="either test_fraction or test_path"):
+    with pytest.raises(InvalidInput, match="exactly one of test_fraction and test_path"):
         load_text(path, alphabet=LETTERS, longest=5)
     with pytest.raises(InvalidInput, match="leaves no record for testing among 10 records"):
         load_text(path, alphabet=LETTERS, longest=5, test_fraction=1e-9)
@@ -121,5 +121,5 @@ def test_a_data_set_of_text_is_checked() -> None:
         TensorPair(good.inputs[:, 1:], good.targets),
         TensorPair(good.inputs, torch.full_like(good.targets, 3)),
     ):
-        with pytest.raises(InvalidInput, match=r"x\.test must have at least one record of int64 tokens"):
+        with pytest.raises(InvalidInput, match=r"x\.test must be int64 tokens"):
             Dataset("x", good, bad, (), "made up", "line", alphabet="ab")

@@ -114,7 +114,7 @@ def test_swapped_worlds_are_seen(name: str) -> None:
     world = gaussian_world(16, 1000)
     swapped = ShadowScores(world.shadows.target, world.shadows.shadows, ~world.shadows.trained_on)
     Scores.of(ATTACKS[name](world.shadows), world.is_member).check_direction()
-    with pytest.raises(InvalidInput, match="swap the files"):
+    with pytest.raises(InvalidInput, match="Swap the files"):
         Scores.of(ATTACKS[name](swapped), world.is_member).check_direction()
 
 
@@ -127,12 +127,12 @@ def test_a_turned_sign_is_seen(name: str) -> None:
     if name == "lira online":  # it learns the sign from the shadows
         assert values.auc() == pytest.approx(auc(world, ATTACKS[name](world.shadows)))
     else:
-        with pytest.raises(InvalidInput, match="swap the files"):
+        with pytest.raises(InvalidInput, match="Swap the files"):
             values.check_direction()
 
 
 def test_lira_needs_a_spread() -> None:
-    with pytest.raises(InvalidInput, match="variance of scores cannot be estimated"):
+    with pytest.raises(InvalidInput, match="too few shadow models to estimate the variance"):
         lira_online(gaussian_world(2).shadows)
     with pytest.raises(InvalidInput, match="variance is 0"):
         lira_online(ShadowScores([0.0], [[1.0]] * 8, [[True]] * 4 + [[False]] * 4))
@@ -183,7 +183,7 @@ def test_planted_bugs_of_the_worlds_are_seen() -> None:
     rng = np.random.default_rng(9)
     right = Scores.of(shokri(logits[-1], logits[:-1], trained_on, labels), member)
     swapped = Scores.of(shokri(logits[-1], logits[:-1], ~trained_on, labels), member)
-    with pytest.raises(InvalidInput, match="swap the files"):
+    with pytest.raises(InvalidInput, match="Swap the files"):
         swapped.check_direction()
     wrong_half = trained_on[:, rng.permutation(len(labels))]  # the design of other records
     lost = Scores.of(shokri(logits[-1], logits[:-1], wrong_half, labels), member)

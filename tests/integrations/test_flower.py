@@ -292,7 +292,7 @@ def test_an_answer_of_a_node_that_was_not_asked_is_refused() -> None:
 
 
 def test_more_nodes_than_the_plan_has_clients_are_refused() -> None:
-    with pytest.raises(PrivacyRefusal, match="more nodes are connected than records"):
+    with pytest.raises(PrivacyRefusal, match="more nodes are connected than the plan's records"):
         last(ByHand(moved, nodes=range(N + 1)))
 
 
@@ -331,5 +331,5 @@ def test_the_ledger_ends_a_run_whose_model_stays_as_it_was() -> None:
 
 
 def test_a_plan_that_needs_lasting_numbers_is_refused() -> None:
-    with pytest.raises(PrivacyRefusal, match="one fixed number per client"):
+    with pytest.raises(PrivacyRefusal, match="a fixed list of clients"):
         strategy(plan(sampling="epochs", batch_size=1))

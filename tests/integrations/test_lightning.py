@@ -170,7 +170,7 @@ def test_a_module_that_steps_by_itself_is_refused(tmp_path: Path) -> None:
 def test_a_batch_of_records_is_no_ticket(tmp_path: Path) -> None:
     steps = private(None)
     loader = [{"input_ids": TOKENS[:8], "labels": TOKENS[:8]}]
-    with pytest.raises(PrivacyRefusal, match="must contain a step ticket"):
+    with pytest.raises(PrivacyRefusal, match="must come from the private loader"):
         trainer(steps, tmp_path).fit(Texts(steps), loader)
 
 
@@ -252,7 +252,7 @@ def test_what_belongs_to_another_run_is_refused(tmp_path: Path) -> None:
     steps, other = private(tmp_path), private(tmp_path)
     module = Texts(steps)
     module.model = gpt2()
-    with pytest.raises(InvalidInput, match="not a part of Texts"):
+    with pytest.raises(InvalidInput, match="Texts does not contain the session's model"):
         trainer(steps, tmp_path).fit(module, steps.tickets())
     with pytest.raises(InvalidInput, match="another optimizer"):
         PrivateSteps(steps.session, schedule=other.schedule)
@@ -260,7 +260,7 @@ def test_what_belongs_to_another_run_is_refused(tmp_path: Path) -> None:
     with pytest.raises(PrivacyRefusal, match="session with 2 ranks"):
         PrivateSteps(one_of_two)
     steps.session.save(tmp_path / "states" / "step-0.session")
-    with pytest.raises(InvalidInput, match=r"states of another run, after 0 steps.*pass ckpt_path="):
+    with pytest.raises(InvalidInput, match=r"states of another run \(steps 0\).*pass ckpt_path="):
         trainer(steps, tmp_path).fit(Texts(steps), steps.tickets())
     apart = private(None)
     for ticket in apart.session.batches():

@@ -278,7 +278,7 @@ MIXED: dict[str, Any] = {
 def test_features_that_mix_records_are_refused(how: str) -> None:
     features = MIXED[how]
     X: Any = np.array(letters(TEXTS)) if isinstance(features, nn.Module) else TEXTS
-    with pytest.raises(PrivacyRefusal, match="depend on other records"):
+    with pytest.raises(PrivacyRefusal, match="change with its batch"):
         classifier(features=features).fit(X, Y)
 
 
@@ -304,7 +304,7 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
         {"features": once(lambda n: np.ones((n, 4 + n)))},
         "returned 5 numbers .* and 68 for others",
     ),
-    "of unlike lengths": ({"features": once(lambda n: [[1.0] * k for k in range(n)])}, "different lengths"),
+    "of unlike lengths": ({"features": once(lambda n: [[1.0] * k for k in range(n)])}, "differ in length"),
     "words": ({"features": once(lambda n: [[SECRET, SECRET]] * n)}, "features must return numbers"),
     "a model's output": ({"features": once(lambda n: {"last_hidden_state": 0})}, "got dict without numbers"),
     "NaN": ({"features": once(lambda n: np.full((n, 4), np.nan))}, "NaN or infinite numbers for 64 of 64"),
@@ -356,7 +356,7 @@ def test_wrong_settings_are_said_before_features_are_computed() -> None:
 def test_another_width_to_predict_is_refused() -> None:
     model = classifier(features=letters).fit(TEXTS, Y)
     model.features = hashed
-    with pytest.raises(InvalidInput, match="returned 64 numbers for a record, and 4 for others"):
+    with pytest.raises(InvalidInput, match="returned 64 numbers for one record and 4 for others"):
         model.predict(TEXTS)
 
 

@@ -55,7 +55,7 @@ def test_the_figures_are_those_of_the_predictions_of_each_group() -> None:
     ("by", "message"),
     [
         ("age", "bands of 'age' must be edges"),
-        ("income", "by must be a declared column"),
+        ("income", "by must be a declared input column"),
         ("y", "by must be"),
     ],
 )

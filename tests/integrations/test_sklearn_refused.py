@@ -113,7 +113,7 @@ WRONG: dict[str, tuple[Attempt, str]] = {
     ),
     "bounds by name of an array": (bounded(NUMBERS.to_numpy(), {"age": (0, 1)}), "X has no column names"),
     "bounds that are no pairs": (bounded(NUMBERS, {"age": (0, 1), "b": 7}), "must contain numbers"),
-    "balanced": (fit(class_weight="balanced"), "counts the records"),
+    "balanced": (fit(class_weight="balanced"), "computed from the records"),
     "a weight of no class": (fit(class_weight={"x": 1}), "not among the declared classes"),
     "a negative class weight": (fit(class_weight={"no": -1}), "class_weight of 'no' must"),
     "class weights in a list": (fit(class_weight=[1, 2]), "class_weight must be a dict"),

@@ -96,9 +96,11 @@ def test_a_feature_that_is_the_time_or_the_event_is_refused() -> None:
     number: dict[str, Any] = {"kind": "number", "lower": 0, "upper": 2000}
     for extra, column, words in (("days", Y.time, "'days'"), ("event", 1.0 * Y.event, "'event'")):
         features = frame[["a"]].assign(**{extra: column})
-        with pytest.raises(InvalidInput, match=f"column {words} of X is the time or the event"):
+        with pytest.raises(
+            InvalidInput, match=f"column {words} of X has the name or the values of a field of y"
+        ):
             PrivateSurvival(**BASE, columns={"a": number, extra: number}).fit(features, Y)
-    with pytest.raises(InvalidInput, match="column 1 of X is the time"):
+    with pytest.raises(InvalidInput, match="column 1 of X has the name or the values of"):
         PrivateSurvival(**BASE, bounds=(0, 2000)).fit(np.column_stack([X[:, 0], Y.time]), Y)
 
 

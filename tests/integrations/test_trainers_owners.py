@@ -153,7 +153,7 @@ def test_a_trainer_takes_a_whole_stream_and_no_part_of_one(tmp_path: Path) -> No
     made = trainer(tmp_path, stream, OWNERS, train_dataset=until("2026-01-07"))
     made.train()
     assert torch.equal(weights(made.model), weights(finish(looped.new_session(stream, until("2026-01-07")))))
-    with pytest.raises(InvalidInput, match="the days so far give 3 of the plan's 6 steps"):
+    with pytest.raises(InvalidInput, match="days for only 3 of the plan's 6 steps"):
         trainer(tmp_path / "part", stream, OWNERS, train_dataset=until("2026-01-04")).train()
 
 

@@ -331,7 +331,7 @@ def test_a_restored_backup_is_found_with_an_anchor_and_burnt(original: Path, tmp
     ledger = Ledger.open(copy)
     ledger.settle(held, 5)
     anchor = ledger.anchor("part")
-    with pytest.raises(InvalidInput, match="nothing is missing"):
+    with pytest.raises(InvalidInput, match="Nothing is missing"):
         ledger.recover_from_backup("part", anchor)
     ledger.close()
 
@@ -369,7 +369,7 @@ def test_a_copied_ledger_does_not_pass_for_another(original: Path, tmp_path: Pat
 def test_a_raised_cap_is_loud(copy: Path) -> None:
     ledger = Ledger.open(copy)
     for smaller in (PureBudget(1.0), PureBudget(0.5)):
-        with pytest.raises(InvalidInput, match="budget must be larger"):
+        with pytest.raises(InvalidInput, match="budget must exceed"):
             ledger.raise_cap("part", smaller, reason="why", by="who")
     with pytest.raises(InvalidInput, match="reason must not be empty"):
         ledger.raise_cap("part", PureBudget(2.0), reason=" ", by="who")

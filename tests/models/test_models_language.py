@@ -34,7 +34,7 @@ def test_one_window_is_the_last_place_of_a_record() -> None:
 def test_built_by_name_with_one_hidden_layer() -> None:
     model = build("window", input_shape=(9,), classes=5, hidden=[16])
     assert model(tokens()).shape == (3, 9, 5)
-    with pytest.raises(InvalidInput, match="the network window has one hidden layer"):
+    with pytest.raises(InvalidInput, match="network 'window' must have one hidden layer"):
         build("window", input_shape=(9,), classes=5, hidden=[16, 16])
 
 

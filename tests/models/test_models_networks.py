@@ -134,7 +134,7 @@ def test_build_refuses_options_the_network_does_not_have() -> None:
         build("logistic", input_shape=(64,), classes=10, activation="relu")
     with pytest.raises(InvalidInput, match=r"no option 'hidden'; it has groups, activation, temper"):
         build("scattering-cnn", input_shape=(81, 7, 7), classes=10, hidden=[3])
-    with pytest.raises(InvalidInput, match="with activation 'tempered-sigmoid'"):
+    with pytest.raises(InvalidInput, match="needs activation 'tempered-sigmoid'"):
         build("mlp", input_shape=(64,), classes=10, temper=[2, 2, 1])
 
 

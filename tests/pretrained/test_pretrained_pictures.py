@@ -123,7 +123,7 @@ def test_programs_give_features_and_cannot_be_tuned(tmp_path: Path) -> None:
         found.append(copy.deepcopy(model)(made))
         with pytest.raises(InvalidInput, match=r"must have shape \(3, 8, 8\) .* got \(3, 9, 9\)"):
             model(torch.rand(1, 3, 9, 9))
-        with pytest.raises(InvalidInput, match="image_size is not for"):
+        with pytest.raises(InvalidInput, match="image_size does not apply to"):
             load_pretrained(path, image_size=8)
     torch.testing.assert_close(found[0], found[-1], rtol=0, atol=1e-5)
 

@@ -154,12 +154,12 @@ def test_a_length_must_fit_the_model(tmp_path: Path) -> None:
         ("no tokenizer", "tokenizer.json is missing"),
         ("no weights", "has no weights"),
         ("pickle", "are a pickle, which can run any code"),
-        ("auto_map", "has the key auto_map"),
+        ("auto_map", "asks for code in the folder"),
         ("adapter", "contains an adapter"),
-        ("pictures too", "takes texts and images together"),
+        ("pictures too", "reads texts and images together"),
         ("pooling", "asks for pooling_mode_max_tokens"),
         ("no layer", "Missing or different in shape"),
-        ("decoder", "has an encoder and a decoder"),
+        ("decoder", "has both an encoder and a decoder"),
     ],
 )
 def test_what_is_no_model_of_text_is_refused(tmp_path: Path, change: str, said: str) -> None:

@@ -93,7 +93,7 @@ TABLES = [
     ("upper = 1\n", "", "[columns.x]"),
     ('kind = "number"', 'kind = "numbers"', "[columns.x]"),
     ('values = ["a", "b"]', "", "values"),
-    ('target = "y"', 'target = "z"', "target must be one of the declared columns (x, y); got 'z'"),
+    ('target = "y"', 'target = "z"', "target, time and event must be declared columns (x, y); got 'z'"),
     ("[columns.x]", '[table]\nseparatr = ";"\n[columns.x]', "separatr"),
     ("[columns.x]", '[table]\nseparator = ";;"\n[columns.x]', "separator"),
 ]

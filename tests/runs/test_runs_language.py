@@ -406,7 +406,7 @@ def rewrite(path: Path, change: Callable[[dict[str, Any]], object]) -> None:
 
 
 FOLDERS: dict[str, tuple[Callable[[Path], object], str]] = {
-    "no config": (lambda f: (f / "config.json").unlink(), "config.json is missing; the folder holds"),
+    "no config": (lambda f: (f / "config.json").unlink(), "config.json is missing; the folder contains"),
     "no tokenizer": (lambda f: (f / "tokenizer.json").unlink(), "tokenizer.json is missing"),
     "a broken tokenizer": (lambda f: (f / "tokenizer.json").write_text("{}"), "cannot be read as a"),
     "a broken config": (lambda f: (f / "config.json").write_text("{"), "cannot be read as JSON"),
@@ -432,7 +432,7 @@ FOLDERS: dict[str, tuple[Callable[[Path], object], str]] = {
     ),
     "an index that leads elsewhere": (
         lambda f: in_parts(f, "../x.safetensors"),
-        "has no weight_map",
+        "does not name the weight files",
     ),
 }  # fmt: skip
 

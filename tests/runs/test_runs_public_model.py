@@ -247,7 +247,7 @@ WITH_LORA = 'tune = "head"\n[lora]\nrank = 2\ntargets = ["c_attn"]'
     ("changes", "words"),
     [
         ({'text = "text"\n': ""}, r"Set \[data\] text to the text column"),
-        ({'text = "text"': 'text = "label"'}, "also be the target"),
+        ({'text = "text"': 'text = "label"'}, "be the target"),
         ({'huggingface = "{folder}/model"': OTHER_MODEL}, "needs a public model to read that text column"),
         ({"{tune}": WITH_LORA}, "uses it"),
         ({"{tune}": WITH_LORA.replace("head", "full")}, "uses it"),

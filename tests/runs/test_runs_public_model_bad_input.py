@@ -94,7 +94,7 @@ def test_a_model_is_looked_at_without_torch(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"{tune}": "image_size = 32"}, r"^\[model\] image_size is not for \[model\] huggingface"),
+        ({"{tune}": "image_size = 32"}, r"^\[model\] image_size does not apply to \[model\] huggingface"),
         ({"[columns.label]": "sequence_length = 99\n[columns.label]"}, r"^\[data\] sequence_length must be"),
         ({"{folder}/model": "{folder}/reviews.csv"}, r"huggingface = .* must end in \.pth"),
     ],

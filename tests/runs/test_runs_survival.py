@@ -185,7 +185,7 @@ BAD_FILES = {
     "an event of numbers": (('died = { kind = "boolean"', 'died = { kind = "integer", lower = 0, upper = 1'),
                             'it needs kind = "boolean"'),
     "the same column": (('event = "died"', 'event = "days"'), "it needs kind = \"boolean\""),
-    "no such column": (('time = "days"', 'time = "day"'), "target must be one of the declared columns"),
+    "no such column": (('time = "days"', 'time = "day"'), "target, time and event must be declared columns"),
     "another loss": (("steps = 40", 'steps = 40\nloss = "regression"'), 'Set loss = "survival"'),
     "class weights": (("steps = 40", "steps = 40\nclass_weights = {died = 2}"), "need targets that are"),
     "a noisy score": (("records = 1200", "records = 1200\ntest_noise = 5"), "not support survival"),

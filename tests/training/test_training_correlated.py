@@ -397,7 +397,7 @@ def test_people_may_take_part_in_cycles() -> None:
 
 
 REFUSED: dict[str, tuple[dict[str, Any], str]] = {
-    "Poisson samples": ({"sampling": PoissonSampling(0.25)}, "the steps in which a record can participate"),
+    "Poisson samples": ({"sampling": PoissonSampling(0.25)}, "in which steps a record may participate"),
     "a tree on samples": (
         {"correlation": Tree(), "sampling": CyclicPoissonSampling(0.5, 2)}, "only with banded noise",
     ),
@@ -433,7 +433,7 @@ def test_slots_test_independent_noise_and_no_cycles(changes: dict[str, Any], wor
 
 
 def test_longer_bands_than_the_cycle_are_refused() -> None:
-    with pytest.raises(InvalidInput, match=r"one per step of the cycle \(2\); got 5"):
+    with pytest.raises(InvalidInput, match=r"one entry per step of the cycle \(2\); got 5"):
         plan(correlation=Banded.square_root(5), sampling=CyclicPoissonSampling(0.5, 2))
 
 
@@ -442,7 +442,7 @@ def test_longer_bands_than_the_cycle_are_refused() -> None:
     [
         ((), (), r"decays must be a list"),
         ((0.5,), "0.5", r"scales must be a list"),
-        ((0.5, 0.2), (0.1,), r"one number per buffer; got 2 and 1"),
+        ((0.5, 0.2), (0.1,), r"the same length; got 2 and 1"),
         ((1.01,), (0.1,), r"decays\[0\]"),
         ((0.5,), (math.inf,), r"scales\[0\]"),
     ],

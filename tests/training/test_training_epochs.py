@@ -116,7 +116,7 @@ def test_it_needs_less_noise_than_poisson_sampling(
         ({"correlation": Banded((1.0, 0.5))}, PrivacyRefusal, "sampling=CyclicPoissonSampling"),
         ({"largest_batch": 30}, InvalidInput, "largest_batch cannot be combined"),
         ({"sampling": "epoch"}, PrivacyRefusal, "must be one of .*BallsInBinsSampling.* got .epoch."),
-        ({"sampling": BallsInBinsSampling(4)}, InvalidInput, "that sampling implies"),
+        ({"sampling": BallsInBinsSampling(4)}, InvalidInput, "to that mean"),
     ],
 )
 def test_what_cannot_be_is_named(changes: dict[str, Any], error: type[Exception], words: str) -> None:

@@ -162,5 +162,5 @@ def test_the_loss_is_the_mean_of_torchs_own_over_the_labels_of_a_record() -> Non
 
 
 def test_a_target_of_another_size_is_refused() -> None:
-    with pytest.raises(InvalidInput, match="as many values as the target"):
+    with pytest.raises(InvalidInput, match="one value per value of the target"):
         multilabel()(nn.Identity(), torch.zeros(4, 2), torch.zeros(4, 3))

@@ -237,7 +237,7 @@ def test_a_loss_or_model_that_reads_the_records_themselves_is_refused(held: str,
 
     run = session(model, data=of_session, loss=loss, engine=engine)
     before = model.weight.clone()
-    with pytest.raises(PrivacyRefusal, match="reads the session's records besides its arguments"):
+    with pytest.raises(PrivacyRefusal, match="reads private records that are not its arguments"):
         one_step(run)
     assert run.steps_done == 0
     assert torch.equal(model.weight, before)

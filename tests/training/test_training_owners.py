@@ -172,7 +172,7 @@ def test_rows_of_people_in_samples_of_parts_have_no_price() -> None:
 
 
 def test_a_preparation_of_rows_has_no_price_for_people() -> None:
-    with pytest.raises(PrivacyRefusal, match="preparation has a known cost for one row"):
+    with pytest.raises(PrivacyRefusal, match="the cost of preparation is known only if"):
         plan(records=40, rows_per_user=2, preparation=[Gaussian(8.0)])
 
 

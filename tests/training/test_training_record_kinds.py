@@ -851,8 +851,8 @@ WRONG_LOSSES: dict[str, tuple[dict[str, Any], str]] = {
     "a word": ({"loss": "mse"}, r"loss must be a function.*tacit\.losses.*got str"),
     "not called": ({"loss": losses.causal}, r"tacit\.losses\.causal, a function.*tacit\.losses\.causal\(\)"),
     "of torch.nn.functional": ({"loss": F.cross_entropy}, r"functional\.cross_entropy.*lambda model, x, y"),
-    "three inputs": ({"loss": nn.TripletMarginLoss()}, r"TripletMarginLoss takes other arguments.*function"),
-    "CTC": ({"loss": nn.CTCLoss()}, r"CTCLoss takes other arguments.*Pass a function"),
+    "three inputs": ({"loss": nn.TripletMarginLoss()}, r"TripletMarginLoss takes arguments besides.*Pass"),
+    "CTC": ({"loss": nn.CTCLoss()}, r"CTCLoss takes arguments besides.*Pass a function"),
     "other parameters": (
         {"loss": lambda model, x: x}, r"takes \(model, x\).*2 parts.*def loss\(model, x, y\)"
     ),
@@ -861,7 +861,7 @@ WRONG_LOSSES: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "inputs of another shape": (
         {"data": lambda: (X[:, 1:], Y)},
-        r"float64 of shape \(3,\), int64.*Make model and loss fit",
+        r"float64 of shape \(3,\), int64.*Make it accept these arguments",
     ),
     "targets of another type": (
         {"data": lambda: (X, Y + 0.5)},
@@ -876,7 +876,7 @@ WRONG_LOSSES: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "keys that the model does not take": (
         {"data": lambda: {"a": X, "b": X, "y": Y}, "loss": losses.classification()},
-        r"Sequential\.forward has no parameter.*Remove or rename these keys",
+        r"Sequential\.forward, and some.*Remove or rename these keys",
     ),
     "floating classes": (
         {"data": lambda: (X, Y + 0.5), "loss": losses.classification()}, r"must be integers.*astype\(int\)"
@@ -885,7 +885,7 @@ WRONG_LOSSES: dict[str, tuple[dict[str, Any], str]] = {
         {"data": lambda: (X, Y[:, None]), "loss": nn.CrossEntropyLoss()}, r"shape \(1,\).*Reshape the labels"
     ),
     "numbers of another shape": (
-        {"data": lambda: (X, VALUES), "loss": nn.MSELoss()}, r"shape \(3,\).*shape \(2,\).*Let the model"
+        {"data": lambda: (X, VALUES), "loss": nn.MSELoss()}, r"shape \(3,\).*shape \(2,\).*Make the model"
     ),
     "labels of tokens for one class": (
         {"loss": losses.masked()}, r"masked needs logits \(L, tokens\).*tacit\.losses\.classification"
@@ -959,7 +959,7 @@ def test_pad_checks_its_arguments() -> None:
         ({"length": 0}, "length must be an integer >= 1"),
         ({"length": {"a": 2.5}}, r"length\['a'\] must be"),
         ({"length": 3, "value": math.inf}, "value must be a real number"),
-        ({"length": {"a": 3}, "value": {"b": 1}}, "which length does not"),
+        ({"length": {"a": 3}, "value": {"b": 1}}, "but length is not"),
     )
     for arguments, words in cases:
         with pytest.raises(InvalidInput, match=words):

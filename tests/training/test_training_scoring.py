@@ -182,9 +182,9 @@ class Poisoned(nn.Module):
 
 REASONS = {
     "buffer": "writes in place into a tensor from outside this forward pass",
-    "attribute": "Python reads a value of a record by float",
+    "attribute": r"float\(\).* hands a record's value to Python",
     "count": "counts its calls",
-    "draws": "Python reads a value of a record by bool",
+    "draws": r"bool\(\).* hands a record's value to Python",
 }
 
 

@@ -78,7 +78,7 @@ def test_a_calibrated_plan_keeps_its_promise() -> None:
         ({"sampling": TruncatedPoissonSampling(1 / 3, 61, 30), "largest_batch": None}, "its sampler 61"),
         (
             {"sampling": TruncatedPoissonSampling(0.5, N, 40), "largest_batch": None},
-            "that sampling implies",
+            "to that mean",
         ),
     ],
 )

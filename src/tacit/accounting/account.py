@@ -58,7 +58,7 @@ def price_of(event: Event, adjacency: Adjacency, method: str) -> Price:
     """Compute the cost of ``event`` by the accountant ``method``."""
     if method == "gdp":
         raise InvalidInput(
-            "method 'gdp' was removed: its central limit theorem can understate epsilon. Use method 'best'."
+            "method 'gdp' was removed, because its epsilon can be too small. Use method 'best'."
         )
     check_in("method", method, (*METHODS, BEST))
     steps = flatten(event)
@@ -408,8 +408,8 @@ class PrivacyCurve:
         mine, theirs = (f"{c.adjacency.value}, {c.records} record(s)" for c in (self, other))
         if mine != theirs:
             raise UnsupportedEvent(
-                f"compose needs curves with the same adjacency and group; got {mine} and {theirs}. Account "
-                "for both events under one adjacency, and form groups after compose."
+                f"compose needs two curves with the same adjacency and group; got {mine} and {theirs}. Use "
+                "one adjacency for both, and call group() after compose()."
             )
         event = Compose((self.event, other.event))
         if self.method == other.method and self.method in (*METHODS, BEST):

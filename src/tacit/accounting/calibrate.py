@@ -107,7 +107,7 @@ def goal_of(arguments: Mapping[str, float | None], adjacency: Adjacency, method:
             words = f"a true-positive rate of {{}} at a false-positive rate of {false:g}"
             return risk(words, limit, lambda curve: 1.0 - curve.false_negative_rate(false), false)
     raise InvalidInput(
-        "calibrate needs exactly one goal: epsilon and delta, or advantage, or true_positive_rate and "
+        "give exactly one target: epsilon with delta, advantage, or true_positive_rate with "
         f"false_positive_rate; got {', '.join(goals) or 'none'}."
     )
 
@@ -236,8 +236,8 @@ def calibrate(
     """
     if not callable(family):
         raise InvalidInput(
-            "family must be a function from a noise multiplier to an event, such as tacit.Gaussian; got "
-            f"{type(family).__name__}."
+            "family must be a function that takes a noise multiplier and returns an event, such as "
+            f"tacit.Gaussian; got {type(family).__name__}."
         )
     relation = Adjacency.parse(adjacency)
     if digits is not None:
@@ -268,11 +268,11 @@ def calibrate(
     start = _start(rough_excess, least)
     if start == math.inf and excess(_HIGH) > 0.0:
         raise BudgetExceeded(
-            f": no noise multiplier reaches {goal.says()}. Even at {MOST_NOISE:g} the plan costs "
-            f"{goal.says(excess(_HIGH), '.6g')} under {relation.value} (method {method!r}), so the part that "
-            "does not depend on the noise costs too much",
+            f": no noise multiplier reaches {goal.says()}. With {MOST_NOISE:g} the plan still costs "
+            f"{goal.says(excess(_HIGH), '.6g')} under {relation.value} (method {method!r}), because a part "
+            "of the cost does not depend on the noise",
             argument=next(name for name, value in goals.items() if value is not None),
-            fix="Leave out or weaken that part, or allow more, or raise `delta`.",
+            fix="Leave out or weaken that part, or allow a higher cost, or raise `delta`.",
         )
     if start is not None or excess(least) > 0.0:
         near = least if start is None else min(start, _HIGH)
@@ -304,7 +304,7 @@ def _check_priced(price: Callable[[], object], goal: str) -> None:
     try:
         price()
     except NoiseOutOfRange as problem:
-        raise BudgetExceeded(f"{goal} needs more noise than can be accounted for: {problem}") from problem
+        raise BudgetExceeded(f"{goal} needs more noise than Tacit can account for: {problem}") from problem
 
 
 def _noise(log_noise: float) -> float:
@@ -372,8 +372,8 @@ def _refine(excess: Callable[[float], float], start: float, least: float, tolera
     while excess(high) > 0.0:
         if high >= _HIGH:
             raise BudgetExceeded(
-                f"no noise multiplier up to {MOST_NOISE:g} reaches the target: the accountant's upper bound "
-                "stays above it. Raise epsilon or delta; method 'pld' is the tightest."
+                f"even noise multiplier {MOST_NOISE:g} is not enough for the target. Raise epsilon or delta, "
+                "or use method 'pld', whose bound is the tightest."
             )
         low, high, step = high, min(high + step, _HIGH), 4.0 * step
     low = max(low, least)
@@ -449,7 +449,8 @@ def _boundary(fits: Callable[[int], bool], guess: int, most: int) -> int:
             low, high, stride = high, high + stride, 4 * stride
             if low >= most:
                 raise InvalidInput(
-                    f"{most} steps still fit into this budget. Check that family uses its argument."
+                    f"even {most} steps stay within the budget, so family seems to ignore its argument. It "
+                    "must return the event of that many steps."
                 )
     return last_whole(fits, low, high)
 

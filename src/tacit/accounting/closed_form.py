@@ -132,8 +132,8 @@ def gaussian_price(steps: Steps, adjacency: Adjacency) -> Price:
     for base, _ in units:
         if not isinstance(base, Gaussian):
             raise UnsupportedEvent(
-                f"method 'gaussian' has no closed form for {base!r} under adjacency {adjacency.value!r}: it "
-                "only supports Gaussians without sampling. Use method 'pld'."
+                f"method 'gaussian' only supports Gaussian noise without sampling, not {base!r} under "
+                f"adjacency {adjacency.value!r}. Use method 'pld'."
             )
     return GaussianPrice(total_mu(units))
 
@@ -436,5 +436,5 @@ def exactly_pure(base: Base, adjacency: Adjacency) -> Fraction | None:
     if bound is None:
         return None
     if not np.isfinite(bound):
-        raise UnsupportedEvent(f"{base!r} has no finite epsilon, and protects nothing. Use more noise.")
+        raise UnsupportedEvent(f"{base!r} has an infinite epsilon: it protects nothing. Use more noise.")
     return Fraction(bound)

@@ -180,8 +180,8 @@ def _parts(event: Event) -> Steps:
             return ((event, 1),) if flatten(inner) else ()
     if EVENTS.get(type(event).__name__) is not type(event):
         raise UnsupportedEvent(
-            f"accounting does not support {event!r}, only the events {', '.join(EVENTS)}. Describe the "
-            "mechanism with these, or leave it out of the private run."
+            f"accounting does not support {event!r}. Describe the mechanism with the events "
+            f"{', '.join(EVENTS)}; or do not run it on private records."
         )
     return ((event, 1),)
 
@@ -199,8 +199,8 @@ def _sampled(event: Sampled) -> Steps:
         case ((base, 1),):
             return ((_simplified(event, base), 1),)
     raise UnsupportedEvent(
-        f"{event!r} makes several releases on one random sample, for which no bound is proven. Sample anew "
-        "for each release: Repeat(PoissonSampled(rate, mechanism), count), or Compose of "
+        f"{event!r} computes several results from one random sample, and no bound is proven for that. Draw a "
+        "new sample for each result: Repeat(PoissonSampled(rate, mechanism), count), or Compose of "
         "PoissonSampled events."
     )
 
@@ -321,8 +321,8 @@ def _refuse_public_number(base: Base) -> None:
         if isinstance(event, _OF_PUBLIC_NUMBER):
             raise UnsupportedEvent(
                 f"{event!r} has no guarantee under adjacency 'add-remove': the mechanism depends on the "
-                "number of records, so one more record would affect all others. Use Poisson sampling, "
-                "or account under 'replace-one' or 'zero-out' with a public number of records."
+                "number of records, which one added record changes. Use Poisson sampling; or, if the number "
+                "of records is public, account under 'replace-one' or 'zero-out'."
             )
         event = None if isinstance(event, PrivateSelection) else getattr(event, "event", None)
 

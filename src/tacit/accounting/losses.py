@@ -375,8 +375,8 @@ def _loss_of(base: Base, direction: Direction, tail: float) -> Loss:
             if pair is not None:
                 return unsampled(pair)
     raise UnsupportedEvent(
-        f"method 'pld' has no proven dominating pair for {base!r}. Use method 'rdp', or state its proven "
-        "guarantee as ApproximateDP."
+        f"method 'pld' has no proven bound for {base!r}. Use method 'rdp', or describe the mechanism as "
+        "ApproximateDP with its proven epsilon and delta."
     )
 
 
@@ -392,9 +392,9 @@ def _poisson(base: Base, rate: float, inner: Event, direction: Direction, tail: 
             pair = pair_of(inner, tail)
     if pair is None or direction == "replace":
         raise UnsupportedEvent(
-            f"method 'pld' has no proven dominating pair for {base!r} in direction {direction!r}. Adjacency "
-            "'replace-one' has the direction 'replace'. Sample only Gaussian or Laplace noise, account "
-            "under 'add-remove' or 'zero-out', or do not sample."
+            f"method 'pld' has no proven bound for {base!r} in direction {direction!r} (adjacency "
+            "'replace-one' has direction 'replace'). Account under 'add-remove' or 'zero-out', sample only "
+            "Gaussian or Laplace noise, or do not sample."
         )
     return poisson_sampled(pair, rate, direction)
 
@@ -436,8 +436,8 @@ def _check_noise(base: Base, inner: Event) -> None:
 def _check_bins(base: Base, sigma: float, direction: Direction) -> None:
     if direction == "replace":
         raise UnsupportedEvent(
-            f"method 'pld' has no proven dominating pair for {base!r} under adjacency 'replace-one'. Account "
-            "under 'add-remove' or 'zero-out', or use Poisson sampling."
+            f"method 'pld' has no proven bound for {base!r} under adjacency 'replace-one'. Use Poisson "
+            "sampling, or account under 'add-remove' or 'zero-out'."
         )
     if sigma < LEAST_BIN_NOISE:
         raise NoiseOutOfRange(

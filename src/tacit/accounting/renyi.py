@@ -527,8 +527,8 @@ def renyi(base: Base, orders: Array, adjacency: Adjacency) -> Array:
     costs = _by_law(base, orders, adjacency)
     if costs is None:
         raise UnsupportedEvent(
-            f"method 'rdp' has no proven Renyi divergence for {base!r} under adjacency {adjacency.value!r}. "
-            "Use method 'pld', or state a guarantee of the mechanism, such as ZeroConcentratedDP."
+            f"method 'rdp' has no proven bound for {base!r} under adjacency {adjacency.value!r}. Use method "
+            "'pld', or describe the mechanism by its proven guarantee, such as ZeroConcentratedDP."
         )
     return costs
 
@@ -789,8 +789,8 @@ def paper_moments(base: Base) -> Array:
         case Gaussian() | PoissonSampled(_, Gaussian()):
             return ORDERS * summed(((base, 1),), ORDERS + 1.0, Adjacency.ADD_REMOVE)
     raise UnsupportedEvent(
-        "method 'moments' is published for the Gaussian and the Poisson-sampled Gaussian, not for "
-        f"{base!r}. Use method 'pld'."
+        f"method 'moments' only supports Gaussian noise, with or without Poisson sampling, not {base!r}. Use "
+        "method 'pld'."
     )
 
 
@@ -845,8 +845,8 @@ def rho(base: Base, adjacency: Adjacency) -> float:
     if pure is not None:  # Bun & Steinke 2016, Proposition 1.4
         return pure * pure / 2.0 * _UP
     raise UnsupportedEvent(
-        f"method 'zcdp' has no rho for {base!r} under adjacency {adjacency.value!r}: none is known for "
-        "mechanisms with a delta, or sampled ones without a pure epsilon. Use method 'pld' or 'rdp'."
+        f"method 'zcdp' has no proven cost (rho) for {base!r} under adjacency {adjacency.value!r}. Use "
+        "method 'pld' or 'rdp'."
     )
 
 
@@ -886,7 +886,9 @@ def _rho(base: Base, adjacency: Adjacency) -> Fraction:
     exact = None if pure is None else pure * pure / 2
     if not math.isfinite(cost):
         if exact is None:
-            raise UnsupportedEvent(f"{base!r} has no finite rho, and protects nothing. Use more noise.")
+            raise UnsupportedEvent(
+                f"{base!r} has an infinite cost (rho): it protects nothing. Use more noise."
+            )
         return exact
     return Fraction(cost) if exact is None else min(Fraction(cost), exact)  # some are below epsilon^2 / 2
 

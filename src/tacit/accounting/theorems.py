@@ -81,9 +81,9 @@ def mechanism_epsilon(base: Base, delta: float, adjacency: Adjacency) -> float:
     if pure is not None:
         return _relaxed(pure, 0.0, delta)
     raise UnsupportedEvent(
-        f"no (epsilon, delta) is known for {base!r} under adjacency {adjacency.value!r}, but composition "
-        "theorems need one for every mechanism. State its guarantee as ApproximateDP, or use method "
-        "'pld' or 'rdp'."
+        f"composition theorems need an (epsilon, delta) of each mechanism, and none is known for {base!r} "
+        f"under adjacency {adjacency.value!r}. Use method 'pld' or 'rdp', or describe it as ApproximateDP "
+        "with its proven epsilon and delta."
     )
 
 

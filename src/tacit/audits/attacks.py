@@ -67,8 +67,8 @@ def _classified(logits: ArrayLike, labels: ArrayLike) -> tuple[Array, NDArray[np
     z, y = np.asarray(logits, dtype=np.float64), np.asarray(labels)
     if z.ndim < 2 or z.shape[-1] < 2 or not np.issubdtype(y.dtype, np.integer) or y.shape != z.shape[-2:-1]:
         raise InvalidInput(
-            f"logits must have shape (..., n, c) with c >= 2, and labels n integers; got {z.shape} and "
-            f"{y.dtype} of shape {y.shape}."
+            "logits must have shape (..., records, classes) with classes >= 2, and labels one integer per "
+            f"record; got {z.shape} and {y.dtype} of shape {y.shape}."
         )
     if y.size and not (y.min() >= 0 and y.max() < z.shape[-1]):
         raise InvalidInput(f"labels must lie in [0, {z.shape[-1] - 1}]; got {y.min()} to {y.max()}.")
@@ -99,8 +99,8 @@ class World:
         freedom = int(self.count.sum()) - int((self.count > 0).sum())
         if freedom < 1:
             raise InvalidInput(
-                "the variance of scores cannot be estimated: no record was trained on twice, or none was "
-                "left out twice. Train more shadow models: 16 are enough, 4 are few."
+                "too few shadow models to estimate the variance of scores: some record must be in the "
+                "training sets of two models, and some be left out of two. Train more; 16 are enough."
             )
         return float(self.squares.sum() / freedom)
 
@@ -124,8 +124,8 @@ class ShadowScores:
         object.__setattr__(self, "trained_on", mask)
         if self.target.ndim != 1 or self.shadows.ndim != 2 or self.shadows.shape[1:] != self.target.shape:
             raise InvalidInput(
-                f"shadows must have shape (models, records); got {self.shadows.shape} for target of shape "
-                f"{self.target.shape}."
+                f"shadows must have shape (models, records), and target (records,); got {self.shadows.shape} "
+                f"and {self.target.shape}."
             )
         if mask.dtype != np.bool_ or mask.shape != self.shadows.shape:
             raise InvalidInput(
@@ -184,8 +184,8 @@ def bavaria(
         mu0, v0 = world.pooled_mean(), world.pooled_variance()
         if v0 <= 0.0:
             raise InvalidInput(
-                "all shadow models give the same scores. Were they trained with the same seed, or is it "
-                "one model given many times?"
+                "all shadow models give the same scores. Pass different models, each trained with another "
+                "seed."
             )
         n = world.count
         k, nu = k0 + n.astype(np.float64), nu0 + n.astype(np.float64)
@@ -221,7 +221,9 @@ def paired_halves(models: int, records: int, rng: np.random.Generator) -> Bools:
     for example after an interruption.
     """
     if check_integer("models", models, low=2) % 2:
-        raise InvalidInput(f"models must be an even number; got {models}. Every record is in half of them.")
+        raise InvalidInput(
+            f"models must be even, because each record is in the training sets of half of them; got {models}."
+        )
     check_integer("records", records, low=2)
     order = np.argsort(rng.random((models // 2, records)), axis=1)
     first = np.zeros((models // 2, records), dtype=np.bool_)
@@ -397,8 +399,7 @@ def plant_canaries(
     check_integer("copies", copies, low=1)
     if len(set(prefixes)) < len(prefixes) or not prefixes:
         raise InvalidInput(
-            "prefixes must be one or more, all distinct: two secrets after one prefix compete, and neither "
-            "is measured alone."
+            "prefixes must be at least one, and all different, so that each secret can be measured alone."
         )
     places = generator.integers(space.size, size=len(prefixes))
     coins = generator.integers(2, size=len(prefixes)) == 1
@@ -485,8 +486,8 @@ def log_likelihood_row(name: str, values: ArrayLike) -> Array:
     row = np.asarray(values, dtype=np.float64)
     if row.ndim != 1 or row.size == 0 or not np.isfinite(row).all():
         raise InvalidInput(
-            f"{name} must be a vector of finite log-likelihoods; got shape {row.shape} with "
-            f"{int((~np.isfinite(row)).sum())} that are not finite."
+            f"{name} must be a vector of finite log-likelihoods; got shape {row.shape}, and "
+            f"{int((~np.isfinite(row)).sum())} are not finite."
         )
     return row
 
@@ -505,8 +506,8 @@ def next_log_probabilities(model: NextToken, contexts: Integers) -> Array:
     top = logits.max(axis=1, keepdims=True)
     if not np.isfinite(top).all():
         raise InvalidInput(
-            f"the model's logits of {int((~np.isfinite(top)).sum())} contexts are not finite. Did its "
-            "training diverge? Train it again with a lower learning rate."
+            f"the model's logits for {int((~np.isfinite(top)).sum())} contexts are not finite. Training may "
+            "have diverged: train again with a lower learning rate."
         )
     shifted = logits - top
     normalised: Array = shifted - np.log(np.exp(shifted).sum(axis=1, keepdims=True))
@@ -555,8 +556,8 @@ def token_numbers(name: str, values: ArrayLike, dimensions: int) -> Integers:
         tokens = tokens.astype(np.int64)
     if tokens.ndim != dimensions or not np.issubdtype(tokens.dtype, np.integer) or (tokens < 0).any():
         raise InvalidInput(
-            f"{name} must be token numbers >= 0 with {dimensions} axes; got {tokens.dtype} of shape "
-            f"{tokens.shape}."
+            f"{name} must be an integer array of {dimensions} dimensions with tokens >= 0; got "
+            f"{tokens.dtype} of shape {tokens.shape}."
         )
     return tokens.astype(np.int64)
 

@@ -169,8 +169,8 @@ class Claim:
         check_real("delta", delta, low=0.0, high=1.0, open_low=True, open_high=True)
         if curve.records != 1:
             raise InvalidInput(
-                f"curve is for {curve.records} records together, but an audit plants single records. Pass "
-                "the curve of one record."
+                f"curve is the guarantee for {curve.records} records together, but an audit tests it for "
+                "one. Pass the curve of one record."
             )
         self.curve, self.delta = curve, delta
         self.epsilon: float = curve.epsilon(delta)

@@ -180,18 +180,23 @@ def _guesses(
             f"shape {score.shape}."
         )
     if score.size == 0:
-        raise InvalidInput("there are no canaries. Plant some before training; 1,000 are enough.")
+        raise InvalidInput(
+            "there are no scores. Add canaries (records made for the audit) before training; 1,000 are "
+            "enough."
+        )
     if not np.isfinite(score).all():
         raise InvalidInput(f"{int((~np.isfinite(score)).sum())} of {score.size} scores are not finite.")
     fewer = min(int(coin.sum()), int((~coin).sum()))
     if 2.0 * float(bdtr(fewer, score.size, 0.5)) < _UNFAIR:
         raise InvalidInput(
-            f"included is True for {int(coin.sum())} of {score.size} canaries, too far from half for fair "
-            "coins. Decide by a fair coin for each canary whether it is included; otherwise they prove "
+            f"included is True for {int(coin.sum())} of {score.size} canaries; random halves are hardly ever "
+            "so unequal. Decide by a fair coin for each canary whether to include it, or the audit proves "
             "nothing."
         )
     if not shares:
-        raise InvalidInput("shares must not be empty; give a share of the canaries to guess.")
+        raise InvalidInput(
+            "shares must not be empty. Give the fraction of canaries to guess, such as shares=(0.1,)."
+        )
     for share in shares:
         check_real("share", share, low=0.0, high=1.0, open_low=True)
     guesses = [right_guesses(score, coin, share, rng) for share in shares]
@@ -373,7 +378,7 @@ def scores_of_slots(evidence: SlotEvidence, plan: Plan) -> Scores:
     """
     if len(evidence.observed) != plan.steps:
         raise InvalidInput(
-            f"evidence must have the plan's {plan.steps} steps; got {len(evidence.observed)}. Pass the plan "
+            f"evidence has {len(evidence.observed)} steps, and the plan {plan.steps}. Pass evidence and plan "
             "of the same run."
         )
     values = slot_scores(
@@ -493,6 +498,6 @@ def _rate(plan: Plan) -> float:
         case FullBatch():
             return 1.0
     raise PrivacyRefusal(
-        f"an audit by slots needs Poisson samples, balls in bins or full batches; got {plan.sampling!r}, "
-        "under which canaries are not independent."
+        f"this audit needs full batches, or Poisson or balls-in-bins sampling; got {plan.sampling!r}, which "
+        "does not draw the canaries independently."
     )

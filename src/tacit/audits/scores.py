@@ -129,8 +129,8 @@ class Scores:
         """
         if min(self.members.size, self.non_members.size) < 2:
             raise InvalidInput(
-                f"a split needs 2 members and 2 non-members; got {self.members.size} and "
-                f"{self.non_members.size}."
+                f"to split the scores, give at least 2 members and 2 non-members; got {self.members.size} "
+                f"and {self.non_members.size}."
             )
         members = rng.permutation(self.members)
         others = rng.permutation(self.non_members)
@@ -141,8 +141,8 @@ class Scores:
         """Raise an error if all scores are equal."""
         if self.constant:
             raise InvalidInput(
-                f"all {self.members.size + self.non_members.size} scores equal {self.members[0]:g}, so the "
-                "attack distinguishes no records. Is a constant column read as the score?"
+                f"all {self.members.size + self.non_members.size} scores equal {self.members[0]:g}, so they "
+                "do not tell members from non-members. Check which column is read as the score."
             )
 
     def check_direction(self) -> None:
@@ -167,8 +167,8 @@ class Scores:
         z = (self.auc() - 0.5) * n * m / np.sqrt(variance)
         if float(ndtr(z)) < _SWAPPED:
             raise InvalidInput(
-                f"members score lower than non-members: AUC {self.auc():.3f}, {-z:.1f} standard deviations "
-                "below one half. Higher scores must mean members: swap the files, or change the sign."
+                f"members score lower than non-members (AUC {self.auc():.3f}, {-z:.1f} standard deviations "
+                "below 0.5), but they must score higher. Swap the files, or change the sign."
             )
 
 
@@ -178,9 +178,9 @@ def check_enough(false_positive_rate: float, non_members: int) -> None:
     fewest = _FEWEST_FALSE_POSITIVES
     if non_members < fewest / false_positive_rate * (1.0 - 1e-12):
         raise InvalidInput(
-            f"a false-positive rate of {false_positive_rate:g} needs {fewest}/{false_positive_rate:g} = "
-            f"{int(np.ceil(fewest / false_positive_rate))} non-members; there are {non_members}. Pass "
-            "more non-members, or choose a larger rate."
+            f"a false-positive rate of {false_positive_rate:g} needs at least "
+            f"{int(np.ceil(fewest / false_positive_rate))} non-members; got {non_members}. Pass more "
+            "non-members, or choose a larger rate."
         )
 
 
@@ -194,7 +194,7 @@ def _checked(name: str, values: ArrayLike) -> Array:
     if wrong.size:
         raise InvalidInput(
             f"{wrong.size} of {scores.size} scores of {name} are not finite, first at position {wrong[0]}: "
-            f"{scores[wrong[0]]}. Does the model's loss overflow on these records?"
+            f"{scores[wrong[0]]}. Check whether the model's loss overflows on these records."
         )
     scores.setflags(write=False)
     return scores
@@ -536,9 +536,8 @@ def shadow_reach(
     sizes = {(scores.members.size, scores.non_members.size) for scores in without}
     if len(without) < 2 or len(sizes) != 1:
         raise InvalidInput(
-            "without must be scores of equal size from at least two groups of shadow models; got "
-            f"{len(without)} tables of {len(sizes)} different sizes. Score the same records without "
-            "each group."
+            "argument without: give the scores of the same records without each group of shadow models, for "
+            f"at least two groups; got {len(without)} groups with {len(sizes)} different numbers of records."
         )
     n, m = sizes.pop()
     groups = len(without)

@@ -72,7 +72,7 @@ def _check_numbers(shadows: int, confidence: float) -> None:
     """Check numbers of the command line at once, before torch is imported and the run is read."""
     check_real("confidence", confidence, low=0.5, high=1.0, open_high=True)
     if check_integer("shadows", shadows, low=0) == 2 or shadows % 2:
-        raise InvalidInput(f"--shadows must be 0, or an even number from 4; got {shadows}. Take 16.")
+        raise InvalidInput(f"--shadows must be 0, or even and at least 4; got {shadows}. Take 16.")
 
 
 _QUICK, _USUAL, _DEEP = (0, 1000), (16, 1000), (64, 5000)  # shadow models, canaries
@@ -208,12 +208,12 @@ def _risk_sheet(
     names = [name for name, value in sources.items() if value is not None]
     if len(names) != 1:
         raise InvalidInput(
-            f"give exactly one of RUN, --epsilon and --event; got {' and '.join(names) or 'none'}. A run "
-            "gives the tightest figures: tacit risk runs/first"
+            f"give exactly one of RUN, --epsilon and --event; got {' and '.join(names) or 'none'}. If you "
+            "have a run, it gives the tightest bounds: tacit risk runs/first"
         )
     if run is not None:
         if delta is not None or adjacency is not None:
-            raise InvalidInput("--delta and --adjacency are part of the run. Remove them.")
+            raise InvalidInput("the run already states delta and adjacency. Remove --delta and --adjacency.")
         data = read_statement(run / "statement.json" if run.is_dir() else run)
         check_fields(data)
         promise = data["guarantee"]
@@ -221,7 +221,7 @@ def _risk_sheet(
         curve = account(read_event(data["event"]), adjacency=relation)
         return risk_sheet(curve, delta=promise["delta"], unit=promise["unit"])
     if delta is None or adjacency is None:
-        raise InvalidInput("without a run, epsilon also needs --delta and --adjacency. Set both.")
+        raise InvalidInput("--epsilon also needs --delta and --adjacency. Set both.")
     check_real("delta", delta, low=0.0, high=1.0, open_low=True, open_high=True)
     mechanism: Event
     if event is None:

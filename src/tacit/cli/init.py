@@ -180,7 +180,7 @@ def command(
     reads = None if public is None else look_at(Path(public), "--model", {"architecture": architecture}).kind
     if reads is not None and (reads == TEXT) == table.is_dir():
         wants, got = ("text", "a folder of images") if reads == TEXT else ("images", "a table")
-        raise InvalidInput(f"--model {public} reads {wants}, and {table} is {got}. Choose another model.")
+        raise InvalidInput(f"--model {public} is for {wants}, but {table} is {got}. Choose another model.")
     if table.is_dir():
         return _init_pictures(table, path, facts, given_options(context, *_OF_TABLES), as_json)
     if policy and (user is not None or rows_per_user is not None):

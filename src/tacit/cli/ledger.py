@@ -195,8 +195,8 @@ def verify(
     expected = None if anchor is None else Anchor.parse(anchor)
     if expected is not None and dataset and dataset != [expected.dataset]:
         raise InvalidInput(
-            f"this anchor is of the data set {expected.dataset!r}, not of {', '.join(dataset)}. Leave "
-            "--dataset out, or give the anchor of that data set."
+            f"the anchor belongs to data set {expected.dataset!r}, but --dataset is {', '.join(dataset)}. "
+            "Leave --dataset out, or give the anchor of that data set."
         )
     names = dataset or ([each.name for each in book.datasets()] if expected is None else [expected.dataset])
     results = {name: book.verify(name, anchor=expected) for name in names}
@@ -237,7 +237,7 @@ def recover(
     if from_backup is not None:
         anchor = Anchor.parse(from_backup)
         if dataset and dataset != [anchor.dataset]:
-            raise InvalidInput(f"this anchor is of the data set {anchor.dataset!r}. Leave --dataset out.")
+            raise InvalidInput(f"the anchor belongs to data set {anchor.dataset!r}. Leave --dataset out.")
         dataset = [anchor.dataset]
         book.recover_from_backup(anchor.dataset, anchor)
         messages.print(
@@ -285,7 +285,7 @@ def claim(
         events.append(ApproximateDP(epsilon, delta or 0.0))
         delta = None
     if len(events) != 1:
-        raise InvalidInput("a claim needs one of --epsilon, --rho, --gaussian and --laplace.")
+        raise InvalidInput("give the cost of the claim: one of --epsilon, --rho, --gaussian and --laplace.")
     book = Ledger.open(ledger)
     book.claim(
         dataset, events[0], release=release, tool=tool, unit=unit, adjacency=adjacency, delta=delta, by=by

@@ -459,8 +459,8 @@ def _steps(rate: float, steps: int | None, epochs: float | None) -> int:
     count = nearest if abs(exact - nearest) <= 1e-9 * exact else math.ceil(exact)
     if count > _MOST_STEPS:
         raise InvalidInput(
-            f"--epochs {passes:g} at sampling rate {rate:g} are {count:g} steps, above the maximum of "
-            f"{_MOST_STEPS}. Give fewer epochs or a larger batch."
+            f"--epochs {passes:g} at sampling rate {rate:g} means {count:g} steps; at most {_MOST_STEPS} are "
+            "possible. Give fewer epochs or a larger batch."
         )
     return max(1, int(count))
 
@@ -477,7 +477,7 @@ def read_event_file(path: Path) -> Event:
         return event_from_json(text)
     except RecursionError:
         raise InvalidInput(
-            f"{source}: the event is nested too deeply to be read. Write a repeated mechanism as Repeat."
+            f"the event in {source} has too many levels. Describe repetitions by one Repeat."
         ) from None
     except TacitError as problem:
         raise type(problem)(f"{source}: {problem}") from None

@@ -106,7 +106,9 @@ def _check_run(path: Path, as_json: bool) -> int:
 
     config = read_config(path)
     if config.data.source != "table":
-        raise InvalidInput(f"{path} does not train on a table file. Give one with [data] table.")
+        raise InvalidInput(
+            f"the run file {path} names no table file. Give a run file that sets [data] table."
+        )
     with messages.status("reading the table"):
         findings = doubts(config)
     if as_json:

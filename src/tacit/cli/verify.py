@@ -83,7 +83,7 @@ def _statement(
     as_json: bool,
 ) -> int:
     if public_key is not None:
-        raise InvalidInput(f"--public-key is only for certificates, and {file} is not one. Remove it.")
+        raise InvalidInput(f"{file} is not a certificate, so it needs no --public-key. Remove the option.")
     data = read_statement(file)
     hint = ""
     with messages.status("computing epsilon again"):

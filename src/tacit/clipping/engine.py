@@ -80,8 +80,8 @@ def unchanged(batch: Sequence[Tensor]) -> Iterator[None]:
         refusal = error
     if versions != [tensor._version for tensor in batch]:
         raise UnsupportedModel(
-            "the model or the loss changes the batch in place, but not in the first pass. "
-            "Write x = x * 2 instead of x *= 2, or begin with x = x.clone()."
+            "the model or the loss changes the batch in place. Write x = x * 2 instead of x *= 2, or begin "
+            "with x = x.clone()."
         ) from refusal
     if refusal is not None:
         raise refusal
@@ -400,25 +400,25 @@ class GradientEngine(ABC):
         kinds = {"cpu", *(parameter.device.type for parameter in self.parameters.values())}
         if any(map(torch.is_autocast_enabled, kinds)):
             raise PrivacyRefusal(
-                "torch.autocast is on around the private step, where it would round norms, so clipped "
-                "gradients may exceed the bound. Put it into the loss function, around model(...)."
+                "torch.autocast is on around the private step. It would round norms, so clipped gradients "
+                "could exceed the bound. Use it only inside the loss function, around model(...)."
             )
         lengths = {t.shape[0] if t.dim() else -1 for t in batch}
         n = max(lengths, default=0) // self.views if mask is None else mask.shape[0]
         if lengths != {n * self.views}:
             raise InvalidInput(
-                f"each tensor of the batch needs {n * self.views} rows: {n} records x {self.views} views; "
-                f"got shapes {[tuple(t.shape) for t in batch]}."
+                f"each tensor of the batch needs {n * self.views} rows, {self.views} augmented copies of "
+                f"each of {n} records; got shapes {[tuple(t.shape) for t in batch]}."
             )
         if thresholds.shape != (len(self.groups),):
             raise InvalidInput(
-                f"thresholds must have shape ({len(self.groups)},), one per group; "
-                f"got {tuple(thresholds.shape)}."
+                f"thresholds must have shape ({len(self.groups)},), one per group of parameters; got "
+                f"{tuple(thresholds.shape)}."
             )
         self._check_model()
         missing = sorted(set(self.names) - set(accumulator))
         if missing:
-            raise InvalidInput(f"accumulator has no buffers for {missing}; each of them needs one.")
+            raise InvalidInput(f"accumulator lacks a buffer for {missing}. Add one for each.")
         if isinstance(accumulator, dict):  # other mappings may create and keep a buffer at this look-up
             for name in self.names:
                 self._buffer(accumulator, name)
@@ -439,10 +439,10 @@ class GradientEngine(ABC):
         for name, parameter in self.parameters.items():
             if parameter.grad is not None:
                 raise PrivacyRefusal(
-                    f"parameter {name!r} already has a gradient, from a backward pass without noise. Call "
-                    "optimizer.zero_grad(set_to_none=True) first. If you train another model through this "
-                    "one, as in a GAN, freeze this one meanwhile: model.requires_grad_(False) before that "
-                    "backward pass, and model.requires_grad_(True) after it."
+                    f"parameter {name!r} already has a gradient, which has no noise. Call "
+                    "optimizer.zero_grad(set_to_none=True) before the step. If you train another model "
+                    "through this one, as in a GAN, call model.requires_grad_(False) on this one before "
+                    "that backward pass, and model.requires_grad_(True) after it."
                 )
 
     def _check_parameters(self) -> None:

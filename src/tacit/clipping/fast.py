@@ -122,8 +122,8 @@ class FastEngine(GradientEngine):
             if "out of bounds" in str(reason) or "out of range" in str(reason):
                 raise  # the session names it without the number
             raise UnsupportedModel(
-                f"the model or the loss fails for some records ({type(reason).__name__}), so one record "
-                "could change how others are clipped. Avoid the error, or make the session with "
+                f"the model or the loss raises {type(reason).__name__} for some records, so one record could "
+                "change how others are clipped. Avoid the error, or make the session with "
                 'engine="reference".'
             ) from None
         refuse_wrapped(self.model)

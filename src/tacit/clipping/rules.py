@@ -137,8 +137,8 @@ class PerLayerClipping(ClippingRule):
             raise InvalidInput(f"norms names a module twice: {[m for m, _ in pairs]}. Give each module once.")
         if pairs and (total := math.hypot(*(c for _, c in pairs))) > self.norm * (1 + 1e-12):
             raise InvalidInput(
-                f"sqrt(sum C_g^2) of norms is {total:g}, above norm = {self.norm:g}, to which the noise is "
-                f"scaled. Raise norm to {total!r} or lower the norms."
+                f"norms add up to {total:g} (the root of the sum of squares), but the noise is scaled to "
+                f"norm = {self.norm:g}. Raise norm to {total!r} or lower the norms."
             )
         object.__setattr__(self, "norms", pairs)
 
@@ -279,8 +279,8 @@ def split_noise(noise_multiplier: float, count_noise: float) -> float:
         return 0.0
     if z >= 2 * s_b:
         raise InvalidInput(
-            f"{z:g} must be below twice `count_noise`, {2 * s_b:g}: the count alone would cost more "
-            "privacy than the whole step may",
+            f"{z:g} must be below twice `count_noise`, {2 * s_b:g}: otherwise the noisy count that adapts "
+            "the clipping norm costs more than the whole step may",
             argument="noise_multiplier",
             fix=f"Raise `count_noise` above {z / 2:g}.",
         )

@@ -397,7 +397,10 @@ class Column:
         if self.kind == "integer":
             return 1.0
         if self.low is None or self.high is None:
-            raise InvalidInput("a column without bounds has no grid. Declare lower and upper.")
+            raise InvalidInput(
+                "queries round numbers to a step, but this column has neither step nor bounds. Declare "
+                "lower and upper."
+            )
         return 2.0 ** (math.ceil(math.log2(self.high - self.low)) - 20)
 
     def with_bins(self, bins: int) -> Column:
@@ -566,8 +569,8 @@ def _check_bounds(lower: Any, upper: Any) -> None:
         raise InvalidInput(f"lower must be below upper; got {_plain(lower)!r} and {_plain(upper)!r}.")
     if isinstance(lower, float) and not math.isfinite(2.0 * (upper - lower)):  # a feature needs this factor
         raise InvalidInput(
-            f"bounds [{lower!r}, {upper!r}] are too far apart: their distance must be below half of the "
-            "largest double. Declare tighter bounds."
+            f"bounds [{lower!r}, {upper!r}] are too far apart: the distance must be below half of the "
+            "largest float64. Declare tighter bounds."
         )
 
 
@@ -606,8 +609,8 @@ def _missing(kind: str, value: object, facts: Mapping[str, Any]) -> Fact:
         return value
     if isinstance(value, str) and value in _DATA_WORDS | {"mean", "median", "mode"} and kind != "category":
         raise PrivacyRefusal(
-            f"missing = {value!r} would depend on the data, so that one record could change the others. Set "
-            'a public value, or "indicator".'
+            f"missing = {value!r} would be computed from the data, so one record could change the inputs of "
+            'others. Set a public value, or "indicator".'
         )
     if kind == "category" and isinstance(value, str):
         return value

@@ -190,9 +190,9 @@ class _CellsOfColumn:
         if len(wrong):
             form = f" of the form {column.format!r}" if column.format else ""
             raise InvalidInput(
-                f"{len(wrong):,} values in {self} {fault}{form} ({self.rows(wrong)}). Correct the table, or "
-                f"the declaration: {_FIXES.get(column.kind, 'its kind, its format')}, or words for a "
-                "missing value (missing_values)."
+                f"{len(wrong):,} values in {self} {fault}{form} ({self.rows(wrong)}). Correct the table or "
+                f"the column's declaration: {_FIXES.get(column.kind, 'its kind, its format')}, or words for "
+                "a missing value (missing_values)."
             )
         return values
 
@@ -320,13 +320,12 @@ class Encoder:
         object.__setattr__(self, "columns", MappingProxyType(dict(self.columns)))
         if self.text is not None and self.text.name in (*self.target_names, *self._declared):
             raise InvalidInput(
-                f"column {self.text.name!r} is the text, and cannot also be the target or have another "
-                'kind. Leave its section out, or declare kind = "text".'
+                f"column {self.text.name!r} contains the text that the model reads, so it cannot be the "
+                'target or have another kind. Leave its section out, or declare kind = "text".'
             )
         if not self.inputs_of:
             raise InvalidInput(
-                "an encoder needs at least one column besides the target. Declare one that is not of kind "
-                "text."
+                "there is no input column besides the target. Declare at least one whose kind is not text."
             )
         for name, column in self.columns.items():
             if column.kind != "text" or name in self.target_names:
@@ -481,7 +480,7 @@ class Encoder:
         """
         if by not in self._declared:
             raise InvalidInput(
-                "must be a declared column that the model reads, and no target or text",
+                "must be a declared input column, neither the target nor text",
                 argument="by",
                 value=by,
                 fix=f"Take one of {', '.join(self._declared)}.",
@@ -556,8 +555,8 @@ class Encoder:
                 pass
             case _:
                 raise InvalidInput(
-                    "data of an encoder must have columns, target and dialect, and for a text column also "
-                    "text and length."
+                    "an encoder's data must have the keys columns, target and dialect; with a text column, "
+                    "also text and length."
                 )
         by_name = {}
         for column in columns:
@@ -574,13 +573,12 @@ def _check_names(target: str | Sequence[str] | None, columns: Mapping[str, Colum
     for name in names:
         if name not in columns:
             raise InvalidInput(
-                f"target must be one of the declared columns ({', '.join(columns)}); got {name!r}. So must "
-                "time and event."
+                f"target, time and event must be declared columns ({', '.join(columns)}); got {name!r}."
             )
         if columns[name].buckets is not None:
             raise InvalidInput(
-                f"the target {name!r} has buckets, which cannot be predicted: values in one bucket count as "
-                "one. Declare its values."
+                f"the target {name!r} has buckets, and a model cannot tell the values of one bucket apart. "
+                "Declare its values."
             )
         if names.count(name) > 1:
             raise InvalidInput(f"target contains {name!r} twice. Name it once.")
@@ -607,7 +605,8 @@ def _bands(by: str, column: Column, bands: Sequence[float]) -> tuple[str, ...]:
     edges = [low, *bands, high]
     if not (bands and column.is_number and all(one < two for one, two in itertools.pairwise(edges))):
         raise InvalidInput(
-            f"of {by!r} must be edges that increase between its bounds, {low:g} and {high:g}, of a number",
+            f"of {by!r} must be increasing edges between the bounds {low:g} and {high:g} of a column of "
+            "numbers",
             argument="bands",
             value=[*bands],
             fix="Declare them without the data, such as [30, 50] for an age.",

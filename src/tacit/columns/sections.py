@@ -48,8 +48,9 @@ def refuse_blanks(text: str, source: str) -> None:
     if blanks:
         lines = "\n".join(f"  {blank}" for blank in blanks)
         raise InvalidInput(
-            f'{source}: {len(blanks)} fact{"s are" * (len(blanks) > 1) or " is"} still "{BLANK}":\n{lines}\n'
-            "State each from what is known without the data. Delete a line only if its comment allows it."
+            f"{source}: {len(blanks)} fact{'s are' * (len(blanks) > 1) or ' is'} still "
+            f'"{BLANK}":\n{lines}\nFill in each from public knowledge, never from the data. Delete a line '
+            "only if its comment allows it."
         )
 
 
@@ -167,8 +168,8 @@ def bounds_from_text(kind: str, text: str, *, grouped: bool = False) -> tuple[Fa
 def refuse_two_meanings(name: str, text: str) -> None:
     if re.fullmatch(r"[+-]?[1-9][0-9]{0,2}\.[0-9]{3}", text):
         raise InvalidInput(
-            f"{name} is {text}, which may be {text.replace('.', '')} or {float(text):g}. Write "
-            f"{text.replace('.', '')}, or {text}0 for the number with a fraction."
+            f"{name} is {text}, which may mean {text.replace('.', '')} or {float(text):g}. Write "
+            f"{text.replace('.', '')} for the first, {text}0 for the second."
         )
 
 

@@ -467,8 +467,8 @@ def _checked_rows(path: Path, rows: list[list[str]]) -> tuple[list[str], list[li
         wrong += [header.index(name) + 1 for name in among]
     if wrong:
         raise InvalidInput(
-            f"the first line of {path} must be column names, each with a letter; its cell {wrong[0]} is a "
-            "number, a date, or a value from lines below. Add a line of names to the file."
+            f"the first line of {path} must contain column names, but its cell {wrong[0]} looks like data. "
+            "Add a line of names, each with a letter."
         )
     if not any(header):
         raise InvalidInput(f"the first line of {path} has no column names. Add a line of names.")

@@ -180,7 +180,7 @@ def _typed_numbers(
 ) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
     """Return the numbers in a typed array, NaN if missing, and whether each is not of the declared kind."""
     if column.kind not in _TYPED.get(cells.dtype.kind, ()):
-        raise InvalidInput(f"it is declared as {column.kind} but is {cells.dtype} in the table.")
+        raise InvalidInput(f"declared as {column.kind}, but {cells.dtype} in the table.")
     if column.kind == "date":
         days = cells.astype("datetime64[D]")
         return (days - np.datetime64(0, "D")) / np.timedelta64(1, "D"), (days != cells) & ~np.isnat(cells)
@@ -284,8 +284,9 @@ class CsvFile:
             "".join(self.header).encode()
         except (OSError, EOFError, UnicodeError, csv.Error):
             raise InvalidInput(
-                f"the first line of {path} cannot be read as {self._dialect.encoding}. Begin the table with "
-                "its column names. If its encoding differs, declare encoding in [table]."
+                f"the first line of {path} cannot be read as {self._dialect.encoding}. If the file has "
+                "another encoding, declare encoding in [table]; the first line must contain the column "
+                "names."
             ) from None
         other = next((sign for sign in ";\t|," if len(self.header) == 1 and sign in self.header[0]), None)
         if other is not None and any(self.header != [column] for column in columns):

@@ -169,7 +169,7 @@ class Bands(Correlation, Toeplitz):
         )
         if self.coefficients[0] <= 0.0:
             raise InvalidInput(
-                "coefficients[0], which scales the new noise of a step, must be above 0; got "
+                "coefficients[0] must be above 0, as the weight of a step's new noise; got "
                 f"{self.coefficients[0]:g}."
             )
 
@@ -396,8 +396,7 @@ class BLT(Correlation, Toeplitz):
             object.__setattr__(self, name, coefficients(name, getattr(self, name), "[0.99, 0.5]"))
         if len(self.decays) != len(self.scales):
             raise InvalidInput(
-                f"decays and scales must have one number per buffer; got {len(self.decays)} and "
-                f"{len(self.scales)}."
+                f"decays and scales must have the same length; got {len(self.decays)} and {len(self.scales)}."
             )
         for j, decay in enumerate(self.decays):
             check_real(f"decays[{j}]", decay, low=-1.0, high=1.0)  # else the buffer grows without bound

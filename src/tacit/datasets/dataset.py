@@ -126,9 +126,9 @@ class Dataset:
                 )
                 if not fits:
                     raise InvalidInput(
-                        f"{self.name}.{part} must have at least one record of int64 tokens below "
-                        f"{self.tokens}, of shape (n, L), or (n, 2, L) for two answers; got {inputs.dtype} "
-                        f"{tuple(inputs.shape)} and {targets.dtype} {tuple(targets.shape)}."
+                        f"{self.name}.{part} must be int64 tokens below {self.tokens} of shape (n, L) with n "
+                        f">= 1, or (n, 2, L) for two answers; got {inputs.dtype} {tuple(inputs.shape)} and "
+                        f"{targets.dtype} {tuple(targets.shape)}."
                     )
             else:
                 _check_pair(f"{self.name}.{part}", pair, classes=len(self.classes))
@@ -154,8 +154,8 @@ def _check_pair(name: str, pair: TensorPair, *, classes: int) -> None:
     inputs, targets = pair
     if inputs.dtype not in (torch.float32, torch.float16) or inputs.ndim < 2:
         raise InvalidInput(
-            f"{name}.inputs must be float32 (n, ...), or float16 to save memory; "
-            f"got {inputs.dtype} {tuple(inputs.shape)}."
+            f"{name}.inputs must be a float32 tensor (float16 to save memory) of shape (n, ...); got "
+            f"{inputs.dtype} {tuple(inputs.shape)}."
         )
     if len(inputs) != len(targets) or len(inputs) == 0:
         raise InvalidInput(
@@ -188,9 +188,7 @@ def _check_labels(name: str, targets: Tensor, labels: Sequence[str]) -> None:
 def check_one_test(test_fraction: float | None, test_path: Path | None, subject: str) -> None:
     """Refuse both or neither of ``test_fraction`` and ``test_path``."""
     if (test_fraction is None) == (test_path is None):
-        raise InvalidInput(
-            f"give either test_fraction or test_path for the test {subject}, not both or neither."
-        )
+        raise InvalidInput(f"give exactly one of test_fraction and test_path, to choose the test {subject}.")
 
 
 def choose_test(records: Iterable[bytes], test_fraction: float) -> NDArray[np.bool_]:
@@ -217,8 +215,8 @@ def check_some(marks: NDArray[np.bool_], test_fraction: float, *, what: str, ins
     if marks.all() or not marks.any():
         part = "training" if marks.all() else "testing"
         raise InvalidInput(
-            f"test_fraction={test_fraction:g} leaves no {what} for {part} among {len(marks)} {what}s; use "
-            f"another fraction, or {instead}."
+            f"with test_fraction={test_fraction:g}, no {what} is left for {part} among {len(marks)} {what}s; "
+            f"use another fraction, or {instead}."
         )
 
 
@@ -245,6 +243,6 @@ def is_missing(name: Any) -> bool:
 
 def missing_owners(count: int) -> InvalidInput:
     return InvalidInput(
-        f"{count} rows have no owner (empty, None or NaN), but the guarantee is for owners. Remove these "
-        "rows; or, if they are of different people, give each its own owner."
+        f"{count} rows have no owner (empty, None or NaN), but the guarantee protects owners. Remove these "
+        "rows, or name the owner of each."
     )

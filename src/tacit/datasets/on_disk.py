@@ -65,8 +65,8 @@ def _of_disk() -> Iterator[None]:
     except OSError as problem:
         folder = Path.cwd()  # not that of temporary files, which may be in memory
         raise InvalidInput(
-            f"the rows of a large table are kept in a temporary file in the current folder, {folder}, and it "
-            f"cannot be written: {without_values(problem)}. Start in a folder with enough room, on a disk."
+            f"cannot write the rows of a large table to a temporary file in the current folder, {folder}: "
+            f"{without_values(problem)}. Start in a folder on a disk with enough room."
         ) from None
 
 

@@ -151,13 +151,13 @@ def load_table(
     for one in _columns_of(user):
         if one in (*encoder.inputs_of, *encoder.target_names):
             raise InvalidInput(
-                f"column {one!r} names the user and cannot be trained on: the model would learn to tell "
-                f"people apart. Remove {one} from the columns."
+                f"column {one!r} identifies the user, so it cannot be an input: the model would learn to "
+                f"tell people apart. Remove {one} from the columns."
             )
     if date is not None and date in (*encoder.inputs_of, *encoder.target_names, *_columns_of(user)):
         raise InvalidInput(
-            f"column {date!r} is the date and cannot also be an input, target or user. Give the table a "
-            "separate column for each role."
+            f"column {date!r} is the date, so it cannot also be an input, target or user. Use a separate "
+            "column for each role."
         )
     path = Path(path)
     size = 0 if records is None else 4 * records * len(encoder.features)
@@ -233,7 +233,7 @@ def _by_place(parts: Sequence[NDArray[np.bool_]]) -> Split:
 def _check_some(part: NDArray[np.bool_], what: str, name: str, test_fraction: float) -> None:
     if not part.any():
         raise InvalidInput(
-            f"test_fraction={test_fraction:g} leaves no {what} for {name} among {len(part)} rows. Use "
+            f"with test_fraction={test_fraction:g}, no {what} is left for {name} among {len(part)} rows. Use "
             "another fraction, or a file of test rows with test_path."
         )
 

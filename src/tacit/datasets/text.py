@@ -316,8 +316,8 @@ def _document(line: bytes, where: str, fields: Fields) -> Document:
     when = None if date is None else data.get(date)
     if date is not None and not isinstance(when, str):
         raise InvalidInput(
-            f'{where}: the field "{date}" is {"no text" if date in data else "missing"}. [data] date names '
-            "the field of the day on which a document arrived, such as 2026-03-01."
+            f'{where}: the field "{date}" is {"no text" if date in data else "missing"}. Set [data] date to '
+            "the field with the day on which a document arrived, such as 2026-03-01."
         )
 
     owner = owner_of([data.get(field) for field in fields.users], one=isinstance(fields.user, str))
@@ -325,8 +325,8 @@ def _document(line: bytes, where: str, fields: Fields) -> Document:
         wrong = next(field for field in fields.users if owner_of([data.get(field)], one=True) is None)
         problem = "neither a text nor a whole number, nor a list of them" if wrong in data else "missing"
         raise InvalidInput(
-            f'{where}: the field "{wrong}" is {problem}. [data] user names the field that tells users apart; '
-            "every document needs one."
+            f'{where}: the field "{wrong}" is {problem}. Set [data] user to the field that identifies the '
+            "user; every document needs one."
         )
     return Document(text, owner, when, parts, where)
 
@@ -337,9 +337,8 @@ def _check_form(example: Mapping[str, Any], where: str, fields: Fields) -> None:
         return
     if (proposed := proposed_fields(example)) and "text" not in proposed:
         raise InvalidInput(
-            f'{where}: [data] text = "{fields.text}" would learn this field alone, as a document, and the '
-            f"line is an example of another form. {_proposal(example)} To learn the field alone, give it "
-            "another name."
+            f'{where}: with [data] text = "{fields.text}" the model would learn this field alone, but the '
+            f"line is a chat or has an answer. {_proposal(example)} To learn the field alone, rename it."
         )
 
 
@@ -363,8 +362,8 @@ def _content(example: Mapping[str, Any], where: str, fields: Fields) -> tuple[st
         text.encode()
     except UnicodeEncodeError:  # JSON can contain half of a pair that stands for one character
         raise InvalidInput(
-            f'{where}: the field "{fields.of_content[0]}" contains half of a surrogate pair, which is not a '
-            "character. Write the file again from the original text."
+            f'{where}: the field "{fields.of_content[0]}" contains an invalid character (half of a surrogate '
+            "pair). Write the file again from the original text."
         ) from None
     return text, parts
 
@@ -413,7 +412,8 @@ def read_part(part: CorpusPart, fields: Fields) -> Iterator[Document]:
     for name in columns_needed:
         if name not in types:
             raise InvalidInput(
-                f'{part.path} has no column "{name}". [data] text, user and date name columns of the corpus.'
+                f'{part.path} has no column "{name}". Correct [data] text, user or date, which name columns '
+                "of this file."
             )
         if name == date and arrow_with_parquet().types.is_temporal(types[name]):
             continue
@@ -430,7 +430,7 @@ def read_part(part: CorpusPart, fields: Fields) -> Iterator[Document]:
                 if None in cells:
                     raise InvalidInput(
                         f'{part.path}, row {row}: "{columns_needed[cells.index(None)]}" is empty. Remove '
-                        "such rows from the corpus."
+                        "rows with empty values."
                     )
                 where = f"{part.path}, row {row}"
                 people = cells[len(content) : len(content) + len(users)]
@@ -700,7 +700,7 @@ def read_documents(path: Path, fields: Fields) -> Iterator[Document]:
             yield document
             empty = False
     if empty:
-        raise InvalidInput(f"{path} holds no row; it should hold one document a row.")
+        raise InvalidInput(f"{path} has no rows. Write one document per row.")
 
 
 def pair_of(
@@ -743,9 +743,8 @@ def answered_of(
         check_users((document.user for document in documents if document.user is not None), name)
     if not documents:
         raise InvalidInput(
-            f"there is no example for {name}. A hash of an example, or of its person, chooses those for "
-            "testing, so equal ones go together. Take another test_fraction, more examples, or a file of "
-            "test examples."
+            f"no example is left for {name}: a hash of an example, or of its user, decides whether it is for "
+            "testing. Take another test_fraction, more examples, or a file of test examples."
         )
     pair = answered_pair([encode(document) for document in documents], cutting)
     if not bool((pair.targets != PADDING).any()):
@@ -762,8 +761,8 @@ def check_users(owners: Iterable[Owner], name: str, *, table: bool = False) -> N
     counts = Counter(owners)
     if any(isinstance(owner, tuple) for owner in counts):
         raise InvalidInput(
-            f"some records for {name} are of several users. Without a limit, a user may own only one record. "
-            "State [data] rows_per_user, the most records that one user may own."
+            f"some records for {name} belong to several users, which needs a limit. Set [data] "
+            "rows_per_user, the most records that one user may own."
         )
     if len({type(owner) for owner in counts}) > 1:
         raise InvalidInput(
@@ -774,8 +773,8 @@ def check_users(owners: Iterable[Owner], name: str, *, table: bool = False) -> N
     if several:
         raise PrivacyRefusal(
             f"{several:,} of {len(counts):,} users have several records for {name}, up to "
-            f"{max(counts.values()):,}. The guarantee is for one record, so a user with several would have "
-            f"a weaker one than the statement says. {_OF_TABLE if table else _OF_DOCUMENTS}"
+            f"{max(counts.values()):,}. The guarantee is for one record, so it would protect such users less "
+            f"than the statement says. {_OF_TABLE if table else _OF_DOCUMENTS}"
         )
 
 

@@ -272,12 +272,13 @@ class MatrixFactorization(Event):
             raise InvalidInput("coefficients[0] must not be 0: the matrix would have no inverse.")
         if not math.isfinite(math.hypot(*column)):
             raise InvalidInput(
-                "coefficients are too large: their norm overflows. Divide them and the noise by the same "
+                "coefficients are so large that their norm overflows. Divide them and the noise by the same "
                 "number."
             )
         if len(column) > self.steps:
             raise InvalidInput(
-                f"coefficients must be at most one per step; got {len(column)} for {self.steps} steps."
+                f"coefficients must have at most one entry per step; got {len(column)} for {self.steps} "
+                "steps."
             )
 
 

@@ -173,16 +173,16 @@ class CyclicPoissonSampled(Event):
         if not isinstance(self.event, MatrixFactorization):
             raise UnsupportedEvent(
                 f"CyclicPoissonSampled needs a MatrixFactorization; got {self.event!r}. For independent "
-                "noise, use coefficients=(1.0,)."
+                "noise, use one with coefficients=(1.0,)."
             )
         if (self.event.participations, self.event.separation) != (1, 1):
             raise InvalidInput(
-                "participations and separation must be 1 in CyclicPoissonSampled, whose sampling "
-                f"determines them; got {self.event.participations} and {self.event.separation}."
+                "participations and separation must be 1 inside CyclicPoissonSampled, which sets them "
+                f"itself; got {self.event.participations} and {self.event.separation}."
             )
         if len(self.event.coefficients) > self.cycle:
             raise InvalidInput(
-                f"coefficients must be at most one per step of the cycle ({self.cycle}); got "
-                f"{len(self.event.coefficients)}. With more, the noise of one participation would reach "
-                "into the next."
+                f"coefficients must have at most one entry per step of the cycle ({self.cycle}); got "
+                f"{len(self.event.coefficients)}. With more, noise would be correlated between two uses of "
+                "the same record."
             )

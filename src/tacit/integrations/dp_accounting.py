@@ -144,8 +144,7 @@ def from_dp_accounting(event: object) -> Event:
     if getattr(dp, name, None) is type(event):
         if name in ("NonPrivateDpEvent", "UnsupportedDpEvent"):
             raise UnsupportedEvent(
-                f"{event!r} has no guarantee, or does not describe a mechanism. Replace it by an event that "
-                "does, or remove it."
+                f"{event!r} does not describe a mechanism with a guarantee. Replace or remove it."
             )
         if getattr(event, _NOISE_OF.get(name, "noise_multiplier"), 1) == 0:
             raise UnsupportedEvent(
@@ -196,9 +195,9 @@ def _from(name: str, event: Any) -> Event | None:
 def _from_discrete_gaussian(event: Any) -> Event:
     if event.dimension != 1:
         raise UnsupportedEvent(
-            f"Tacit has no equivalent of {event!r}: its DiscreteGaussian is noise on one integer. Describe "
-            "each integer with dimension=1, or give the proven guarantee as ApproximateDP or "
-            "ZeroConcentratedDP."
+            f"Tacit has no equivalent of {event!r}, because Tacit's DiscreteGaussian adds noise to one "
+            "integer. Use one event with dimension=1 per integer, or give the proven guarantee as "
+            "ApproximateDP or ZeroConcentratedDP."
         )
     if event.sensitivity != int(event.sensitivity):
         raise UnsupportedEvent(
@@ -275,8 +274,8 @@ def _written_out(event: Event) -> Event:
         case Repeat(inner, count) if _responds(inner):
             if count > _MOST_COPIES:
                 raise UnsupportedEvent(
-                    f"dp_accounting does not support {count} randomised responses: its PLD accountant counts "
-                    "them as one, and they are too many to list."
+                    f"dp_accounting does not support {count} randomised responses: its PLD accountant "
+                    f"ignores the count, and Tacit lists at most {_MOST_COPIES} one by one."
                 )
             return Compose((_written_out(inner),) * count)
         case Compose(events):

@@ -52,8 +52,8 @@ class PrivateFedAvg(Strategy):  # type: ignore[misc]  # Flower is not read by my
         sampling = aggregation.plan.sampling
         if not isinstance(sampling, PoissonSampling | TruncatedPoissonSampling | FullBatch):
             raise PrivacyRefusal(
-                f"the plan has {sampling.describe()}, which needs one fixed number per client, but Flower's "
-                "nodes change. Remove sampling, for Poisson sampling or all clients."
+                f"the plan has {sampling.describe()}, which needs a fixed list of clients, but Flower's "
+                "nodes change. Remove sampling: the plan then uses Poisson sampling, or all clients."
             )
         self.aggregation = aggregation
         self._least = check_integer("min_available_nodes", min_available_nodes, low=1)
@@ -99,8 +99,8 @@ class PrivateFedAvg(Strategy):  # type: ignore[misc]  # Flower is not read by my
             time.sleep(1)
         if len(nodes) > self.aggregation.plan.records:
             raise PrivacyRefusal(
-                "more nodes are connected than records, the plan's public number of clients. Make the plan "
-                "with larger records."
+                "more nodes are connected than the plan's records, its public number of clients. Make the "
+                "plan with more records."
             )
         try:
             drawn = self.aggregation.begin()

@@ -155,10 +155,9 @@ class PrivateSteps(Callback):  # type: ignore[misc]  # Lightning is not read by 
             self._states = SessionStates(self._folder, _output_folders(trainer))
         elif any(not getattr(saves, "save_weights_only", False) for saves in trainer.checkpoint_callbacks):
             raise InvalidInput(
-                "checkpoints need state_folder=, because the session's resume state contains the secret key "
-                "of the noise and is stored apart from them. Pass state_folder= to PrivateSteps. If you will "
-                "not resume, use Trainer(enable_checkpointing=False) or "
-                "ModelCheckpoint(save_weights_only=True)."
+                "checkpoints need state_folder=, a separate folder for the session's state with the secret "
+                "key of the noise. Pass state_folder= to PrivateSteps. If you will not resume, use "
+                "Trainer(enable_checkpointing=False) or ModelCheckpoint(save_weights_only=True)."
             )
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
@@ -308,6 +307,6 @@ def check_module(module: Any, session: PrivateSession) -> None:
         )
     if not any(part is session.model for part in module.modules()):
         raise InvalidInput(
-            f"the session's model, {type(session.model).__name__}, is not a part of {name}, so Lightning "
-            "would validate and save another model. Make the session with the module's model."
+            f"{name} does not contain the session's model, {type(session.model).__name__}, so Lightning "
+            "would validate and save another one. Make the session with a model that is part of the module."
         )

@@ -77,9 +77,9 @@ class Tickets:
 def _steps_of_a_pass(session: PrivateSession) -> int:
     if session.steps_there < session.plan.steps:
         raise InvalidInput(
-            f"the days so far give {session.steps_there} of the plan's {session.plan.steps} steps, and this "
-            "loop needs all of them. Give the days of the whole plan; or train on a stream by "
-            "session.batches() or tacit train, which continue with the next days."
+            f"the data have days for only {session.steps_there} of the plan's {session.plan.steps} steps, "
+            "but this loop needs all. Give the days of the whole plan; or use session.batches() or tacit "
+            "train, which continue when later days arrive."
         )
     return min(session.plan.steps_per_epoch, session.plan.steps)
 
@@ -92,9 +92,9 @@ def ticket_of(session: PrivateSession, batch: object) -> StepTicket:
     number = batch.get(_KEY) if isinstance(batch, dict) else None
     if not isinstance(number, Tensor) or number.shape != (1,):
         raise PrivacyRefusal(
-            f"the batch must contain a step ticket; got a {type(batch).__name__} without one. A private step "
-            "samples its own records: do not replace the loader of the tickets. "
-            f"{session.steps_done} steps of the plan are done."
+            f"the batch must come from the private loader; got a {type(batch).__name__} from elsewhere. A "
+            f"private step samples its own records, so do not replace its loader. {session.steps_done} steps "
+            "of the plan are done."
         )
     return StepTicket(int(number))
 
@@ -195,7 +195,7 @@ class SessionStates:
     def check_fresh(self, way_on: str) -> None:
         if steps := self.steps():
             raise InvalidInput(
-                f"{self.folder} contains states of another run, after {_last(steps)} steps. {way_on} For a "
+                f"{self.folder} contains saved states of another run (steps {_last(steps)}). {way_on} For a "
                 "new run choose another state_folder, or remove the old states."
             )
 
@@ -213,7 +213,7 @@ class SessionStates:
         if steps not in self.steps():
             raise InvalidInput(
                 f"{self.folder} has no state of step {steps}; it has states of {_last(self.steps())} steps. "
-                "Resume from a checkpoint with a state, or give the state_folder of that run."
+                "Resume from a checkpoint of such a step, or give the state_folder of that run."
             )
         session.load(self.path(steps))
 

@@ -275,7 +275,7 @@ class PrivateClassifier(ClassifierMixin, PrivateEstimator):  # type: ignore[misc
         """
         outputs, numbers = outputs_of(self, X), class_numbers(np.asarray(y), self.classes_)
         if self.encoder_ is None:
-            raise InvalidInput("groups are of declared columns. Fit the estimator with columns.")
+            raise InvalidInput("scores by group need declared columns. Fit the estimator with columns.")
         groups = {by: self.encoder_.groups(self.encoder_.frame(X), by, bands)}
         return by_group(evaluate(torch.nn.Identity(), outputs.float(), torch.from_numpy(numbers)), groups)
 

@@ -294,8 +294,8 @@ def train_model(
         # Refuse wrong settings before the features are computed, which may take long.
         if settings.normalise:
             raise InvalidInput(
-                "normalise=True needs bounds or columns. features of X as given already have mean 0 and "
-                "length 1 in each record. Remove normalise."
+                "normalise=True needs bounds or columns. Without them, each record's features already have "
+                "mean 0 and length 1. Remove normalise."
             )
         if rows.owners is None:
             _rates(settings, make_plan(settings, len(rows.inputs), 1.0).records, 1.0)
@@ -385,8 +385,8 @@ def check_one_release(settings: PrivateEstimator) -> None:
     }
     if wrong := [f"{name}={value!r}" for name, value in values.items() if value not in (None, (), "poisson")]:
         raise InvalidInput(
-            f'head="least-squares" takes no {", ".join(wrong)}, because it fits a linear model in one '
-            'release. Remove it, or use head="dp-sgd".'
+            f'head="least-squares" takes no {", ".join(wrong)}, because it computes a linear model at once, '
+            'without steps. Remove it, or use head="dp-sgd".'
         )
 
 
@@ -413,7 +413,7 @@ def make_plan(settings: PrivateEstimator, rows: int, longest: float) -> Plan:
         raise InvalidInput(
             "is missing",
             argument="batch_size" if settings.batch_size is None else "epochs",
-            why='With sampling="epochs", each record is in one batch of that size per epoch.',
+            why='With sampling="epochs", an epoch puts each record into one batch of batch_size records.',
             fix="Give batch_size and epochs.",
         )
     return Plan.calibrate(
@@ -437,8 +437,8 @@ def charged(
     """Charge the ledger for the whole plan at once, as an interrupted fit cannot be resumed."""
     if (settings.ledger is None) != (settings.dataset is None):
         raise InvalidInput(
-            f"ledger and dataset go together; got ledger={settings.ledger!r}, dataset={settings.dataset!r}. "
-            "Give both, with dataset= the name of the records in the ledger, or neither."
+            f"give both ledger and dataset, or neither; got ledger={settings.ledger!r}, "
+            f"dataset={settings.dataset!r}. dataset is the name of the records in the ledger."
         )
     if settings.ledger is None or settings.dataset is None:
         yield None

@@ -166,8 +166,8 @@ def refuse_ends(X: Any, y: Any, times: NDArray[np.float64]) -> None:
         number = column.dtype.kind in "iuf" and np.array_equal(column, times)
         if number or (isinstance(name, str) and name in y.dtype.names):
             raise InvalidInput(
-                f"column {name!r} of X is the time or the event of y, which is unknown at prediction. Remove "
-                "it from X. If it is another column, rename the field of y."
+                f"column {name!r} of X has the name or the values of a field of y, which is unknown at "
+                "prediction. Remove it from X; or, if it means something else, rename the field of y."
             )
 
 
@@ -178,8 +178,8 @@ def class_weights(
         return None
     if isinstance(weights, str):
         raise PrivacyRefusal(
-            f"class_weight must be declared; got {weights!r}, which counts the records, so one record would "
-            "change the weights of all others. Give weights from public knowledge, such as "
+            f"class_weight must be declared; got {weights!r}, which would be computed from the records, so "
+            "one record would change the weights of all others. Give weights from public knowledge, such as "
             "class_weight={0: 0.2, 1: 1.0}."
         )
     if not isinstance(weights, Mapping):
@@ -210,8 +210,9 @@ def sample_weights(
         return None
     if largest is None:
         raise InvalidInput(
-            "max_sample_weight must be declared: sample_weight is part of the records, so its range must be "
-            "public. Set it in the constructor, such as max_sample_weight=10; larger weights are clamped."
+            "max_sample_weight must be declared: weights are private, so their largest value must be a "
+            "public number. Set it in the constructor, such as max_sample_weight=10; larger weights are "
+            "clamped."
         )
     largest = check_real("max_sample_weight", largest, low=0.0, high=_LARGEST_WEIGHT, open_low=True)
     try:
@@ -253,7 +254,7 @@ def _refuse_argument(name: str, names: Sequence[str]) -> Never:
     if name == "random_state":
         raise PrivacyRefusal(
             "random_state cannot be set: an attacker who knows the seed can subtract the noise. Remove it; "
-            "the key of the noise comes from the operating system, and two calls of fit differ."
+            "each call of fit draws new secret noise."
         )
     near = difflib.get_close_matches(name, names, n=1, cutoff=0.7)
     hint = f"Did you mean {near[0]!r}?" if near else f"Its arguments are {', '.join(names)}."
@@ -289,7 +290,7 @@ def is_additive(estimator: Estimator, rows: int, numbers: int) -> bool:
     against = [name for name, conflicts in conflicts_of.items() if conflicts]
     if model == "additive" and against:
         raise InvalidInput(
-            f'model="additive" does not go with {against[0]}: it is a sum of one curve per declared column. '
+            f'model="additive" is a sum of one curve per declared column, and does not support {against[0]}. '
             f"Remove {against[0]}, or use another model."
         )
     if model != "auto":
@@ -354,10 +355,9 @@ class Given:
             alone = _rows(self.estimator.features, _slice(self.X, index, index + 1), together.shape[1])[0]
             if np.linalg.norm(alone - together[index]) > _SAME * np.linalg.norm(alone):
                 raise PrivacyRefusal(
-                    "features depend on other records or on chance: a record has other features alone than "
-                    "in a batch or in a second call. One record could then change the inputs of others, "
-                    "which no budget covers. Use an extractor that maps each record alone: in eval mode, "
-                    "without batch statistics or random numbers, with padding masked, and in 32 bits."
+                    "features of a record change with its batch or from call to call. One record could then "
+                    "change the inputs of others, which no budget covers. Map each record alone: use eval "
+                    "mode and 32 bits, mask the padding, and avoid batch statistics and random numbers."
                 )
 
 
@@ -391,8 +391,8 @@ def _rows(features: Any, piece: Any, width: int | None) -> NDArray[np.float64]:
         numbers = np.asarray(output, dtype=np.float64)
     if numbers is None:
         raise InvalidInput(
-            f"features must return numbers (n, f); got {type(output).__name__} without numbers, or with rows "
-            "of different lengths. Return an array or tensor, such as last_hidden_state.mean(1)."
+            f"features must return numbers (n, f); got {type(output).__name__}, whose values are no numbers "
+            "or whose rows differ in length. Return an array or tensor, such as last_hidden_state.mean(1)."
         )
     rows = numbers
     if rows.ndim != 2 or len(rows) != len(piece) or rows.shape[1] < 2:
@@ -402,13 +402,13 @@ def _rows(features: Any, piece: Any, width: int | None) -> NDArray[np.float64]:
         )
     if width is not None and rows.shape[1] != width:
         raise InvalidInput(
-            f"features returned {rows.shape[1]} numbers for a record, and {width} for others. Return equally "
-            "many for each record, such as the mean over the words of a text."
+            f"features returned {rows.shape[1]} numbers for one record and {width} for others. Return the "
+            "same number for each, for example by a mean over the words of a text."
         )
     if wrong := int((~np.isfinite(rows).all(axis=1)).sum()):
         raise InvalidInput(
-            f"features returned NaN or infinite numbers for {wrong} of {len(rows)} records. Return fixed "
-            "numbers for such records, as for an empty text, or remove them."
+            f"features returned NaN or infinite numbers for {wrong} of {len(rows)} records. Return zeros for "
+            "such a record (perhaps an empty text), or remove it."
         )
     return rows
 
@@ -430,8 +430,9 @@ def _output_of(features: Any, piece: Any) -> Any:
         summary = without_values(problem)
     raise InvalidInput(  # outside the handler: the first error may print a record
         f"features failed on {len(piece)} record{'s' * (len(piece) > 1)} ({summary}); the original message "
-        "is hidden, because it may contain values of records. Try features(X[:8]) and features(X[:1]), which "
-        "must return numbers (n, f). For a module on scaled columns of numbers, declare bounds."
+        "is hidden, because it may contain values of records. Call features(X[:8]) and features(X[:1]) "
+        "yourself: they must return numbers (n, f). If features is a torch module that reads scaled "
+        "numbers, declare bounds."
     )
 
 
@@ -483,9 +484,9 @@ def front_of(estimator: Estimator, columns: int, *, least_squares: bool) -> nn.M
         return nn.LayerNorm(columns, elementwise_affine=False) if first else nn.Identity()
     if not isinstance(estimator.features, nn.Module):
         raise InvalidInput(
-            f"with bounds or columns, features must be a torch module such as "
-            f"tacit.models.PictureFeatures(28, 28); got {type(estimator.features).__name__}. For a callable "
-            "on X as given, remove bounds and columns."
+            "with bounds or columns, features must be a torch module such as "
+            f"tacit.models.PictureFeatures(28, 28); got {type(estimator.features).__name__}. To use another "
+            "function, which reads X unchanged, remove bounds and columns."
         )
     front = _Fixed(copy.deepcopy(estimator.features))
     samples = torch.rand(3, columns, generator=torch.Generator().manual_seed(0)) * 2 - 1
@@ -618,10 +619,9 @@ class Rows:
             names = ("owners", "rows_per_user")
             present, missing = names if rows_per_user is None else names[::-1]
             raise InvalidInput(
-                f"{present} is given without {missing}. For people with several rows, give both: "
-                "rows_per_user, the number of rows per person that a step reads, to the estimator, and "
-                "owners, the person of each row, to fit. In a pipeline, write "
-                "fit(X, y, privateclassifier__owners=...)."
+                f"{present} is given without {missing}. For people with several rows, give the estimator "
+                "rows_per_user (the rows per person that a step reads) and give fit owners (the person of "
+                "each row). In a pipeline, write fit(X, y, privateclassifier__owners=...)."
             )
         if rows_per_user is None:
             return parts, len(inputs)
@@ -652,9 +652,9 @@ def _by_bounds(estimator: Estimator, values: NDArray[np.float64]) -> Tensor:
     """Scale (n, d) raw values to float32 in [-1, 1], by the declared bounds."""
     if not np.isfinite(values).all():
         raise InvalidInput(
-            "X contains NaN or infinite values. Remove such records, or fill them with a constant: missing "
-            "of a declared column (columns=...), or SimpleImputer(strategy='constant', "
-            "keep_empty_features=True). A mean or median of the data would leak."
+            "X contains NaN or infinite values. Remove such records, or fill in a constant: with columns, "
+            "set missing; otherwise use SimpleImputer(strategy='constant', keep_empty_features=True). A "
+            "mean or median would leak the data."
         )
     names = getattr(estimator, "feature_names_in_", None)
     low, high = bounds_of(
@@ -697,8 +697,8 @@ def _by_columns(encoder: Encoder, X: object) -> Tensor:
         )
     if extra := [name for name in names if name not in encoder.columns]:
         raise InvalidInput(
-            f"X has columns that are not declared: {', '.join(map(repr, extra))}. Drop them, or declare "
-            'them in columns; use kind="text" for those that the model must ignore, such as an identifier.'
+            f"X has columns that are not declared: {', '.join(map(repr, extra))}. Drop them, or declare them "
+            'in columns. The model ignores columns of kind="text", such as an identifier.'
         )
     return torch.from_numpy(encoder.frame(X, source="X"))
 

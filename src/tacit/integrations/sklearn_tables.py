@@ -64,8 +64,8 @@ def fit_table(
 def _check(settings: PrivateEstimator, y: object, owners: object, given: Sequence[str]) -> None:
     if settings.head != "least-squares":
         raise InvalidInput(
-            f'for a table, head must be "least-squares"; got {settings.head!r}. Set it, or read the table '
-            "into a data frame."
+            f'for a table, head must be "least-squares"; got {settings.head!r}. Set head="least-squares", or '
+            "read the table into a data frame."
         )
     check_one_release(settings)
     is_additive(settings, 0, 0)  # refuses model="additive"
@@ -78,17 +78,18 @@ def _check(settings: PrivateEstimator, y: object, owners: object, given: Sequenc
     }
     if wrong := [name for name, is_set in unused.items() if is_set]:
         raise InvalidInput(
-            f"{wrong[0]} does not apply to a table: columns encode its rows, and each owner counts by the "
-            f"mean of their rows. Remove {wrong[0]}."
+            f"{wrong[0]} does not apply to a table, whose rows are read by columns and averaged over each "
+            f"owner. Remove {wrong[0]}."
         )
     if settings.columns is None:
         raise InvalidInput(
-            "columns must be declared for a table. Give the public facts about each column of the model."
+            "columns must be declared for a table. Give a Column, with its public facts, for each column "
+            "that the model reads."
         )
     if settings.records is None:
         raise InvalidInput(
-            "records must be declared for a table. Give a rough public number of its rows, or of its owners "
-            "if there are owners."
+            "records must be declared for a table. Give a rough public number of its rows; with owners, of "
+            "its owners."
         )
     for name, value in (("y", y), ("owners", owners)):
         if not isinstance(value, str) and not (name == "owners" and value is None):

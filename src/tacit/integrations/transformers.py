@@ -231,7 +231,7 @@ def check_accelerator(accelerator: Any) -> None:
         raise PrivacyRefusal(
             f"private training does not support {', '.join(names)} of accelerate. Start the script with "
             "python instead of accelerate launch, or remove this from accelerate's configuration and from "
-            "variables named ACCELERATE_..."
+            "environment variables ACCELERATE_..."
         )
 
 
@@ -274,8 +274,8 @@ def check_columns(names: Sequence[str], loss: object) -> None:
     masks = [name for name in MASKS if name in names]
     if masks and "labels" not in names and not {*masks} & {*getattr(loss, "columns", ())}:
         raise InvalidInput(
-            f"the rows have {masks[0]} and no labels, and the loss does not read it: all tokens would be "
-            "learned. Pass loss=tacit.losses.completion()."
+            f"the rows have {masks[0]} but no labels, and the loss ignores {masks[0]}: the model would learn "
+            "all tokens. Pass loss=tacit.losses.completion()."
         )
 
 
@@ -303,9 +303,8 @@ def check_held_out(data: object, eval_data: object) -> None:
     evaluated = eval_data.values() if isinstance(eval_data, dict) else [eval_data]
     if eval_data is not None and any(one is own for one in evaluated for own in training):
         raise PrivacyRefusal(
-            "eval_dataset must not be train_dataset: metrics on training records are exact, and would be "
-            "logged. Pass held-out records; for a noisy loss of the training records give the plan a "
-            "loss_report."
+            "eval_dataset must not be train_dataset: metrics on training records would be logged without "
+            "noise. Pass held-out records; for a noisy training loss, make the plan with loss_report."
         )
 
 
@@ -470,8 +469,9 @@ class PrivateTrainer(Trainer):  # type: ignore[misc]  # transformers is not read
 
     def __init_subclass__(cls, **settings: object) -> None:
         raise PrivacyRefusal(
-            f"{cls.__name__} derives from PrivateTrainer, which is final, because the plan would not account "
-            "for an overridden step or loss. Write a TrainerCallback, or a loop over tacit.PrivateSession."
+            f"{cls.__name__} is a subclass of PrivateTrainer, which must have none: the plan would not "
+            "account for an overridden step or loss. Write a TrainerCallback, or a loop over "
+            "tacit.PrivateSession."
         )
 
     def _set_signature_columns_if_needed(self) -> None:
@@ -608,8 +608,8 @@ class PrivateTrainer(Trainer):  # type: ignore[misc]  # transformers is not read
         resumable = set(self._states.steps()) & _checkpoints(self.args.output_dir).keys()
         if not resumable:
             raise InvalidInput(
-                f"no checkpoint in {self.args.output_dir} has a state in {self._states.folder}. Check both "
-                "folders; for a new run remove resume_from_checkpoint."
+                f"no checkpoint in {self.args.output_dir} matches a session state in {self._states.folder}. "
+                "Check both folders; for a new run remove resume_from_checkpoint."
             )
         return _checkpoints(self.args.output_dir)[max(resumable)]
 
@@ -656,9 +656,9 @@ def _states_of(args: TrainingArguments, folder: Path | str | None) -> SessionSta
         return SessionStates(folder, {"output_dir": args.output_dir})
     if str(getattr(args.save_strategy, "value", args.save_strategy)) != "no" and not args.save_only_model:
         raise InvalidInput(
-            "checkpoints need state_folder=, because the session's resume state contains the secret key of "
-            "the noise and is stored apart from them. Pass state_folder=, outside output_dir. If you will "
-            'not resume, set save_strategy="no" or save_only_model=True.'
+            "checkpoints need state_folder=, a separate folder for the session's state with the secret key "
+            "of the noise. Pass state_folder=, outside output_dir. If you will not resume, set "
+            'save_strategy="no" or save_only_model=True.'
         )
     return None
 

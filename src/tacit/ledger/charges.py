@@ -103,8 +103,9 @@ def check_block(policy: Policy, block: str | None, event: Event) -> None:
         noise = base.event if isinstance(base, PoissonSampled) else base
         if not isinstance(noise, Gaussian | GaussianMixture | Laplace | DiscreteGaussian | DiscreteLaplace):
             raise UnsupportedEvent(
-                f"{base!r} on one block cannot be charged under replace-one: the exchanged record may "
-                "change block, so a block gains or loses a record. Charge the whole data set instead."
+                f"{base!r} on one block cannot be charged under replace-one: the new record may belong to "
+                "another block than the old one, so a block gains or loses a record. Charge the whole data "
+                "set instead."
             )
 
 
@@ -557,7 +558,7 @@ def raise_cap(tx: Transaction, name: str, budget: Budget, *, reason: str, by: st
         )
     if budget.cap == row.cap or any(new < was for new, was in zip(budget.cap, row.cap, strict=True)):
         raise InvalidInput(
-            f"budget must be larger: {name!r} has the cap {row.cap}; got {budget.cap} from {budget!r}."
+            f"budget must exceed the present cap of {name!r}, {row.cap}; got {budget.cap}, from {budget!r}."
         )
     facts = {"budget": budget.to_data(), "cap": budget.cap, "was": row.cap, "reason": reason, "by": by}
     tx.change_budget(row, replace(row.policy, budget=budget), budget.cap)
@@ -571,7 +572,8 @@ def burn(tx: Transaction, name: str, anchor: Anchor) -> None:
     entries = tx.entries(ids[0])
     if anchor.seq < len(entries) and entries[anchor.seq].hash == anchor.hash:
         raise InvalidInput(
-            f"the history of {name!r} contains the anchor at entry {anchor.seq}: nothing is missing."
+            f"the history of {name!r} still contains the anchor, at entry {anchor.seq}. Nothing is missing, "
+            "so nothing needs recovery."
         )
     for number in ids:
         row = rows[number]

@@ -252,7 +252,8 @@ class Ledger:
         for field, text in (("reason", reason), ("by", by)):
             if not public_text(field, text).strip():
                 raise InvalidInput(
-                    f"{field} must not be empty: raising a cap breaks a promise, and certificates show it."
+                    f"{field} must not be empty: certificates show this text, because raising a cap breaks a "
+                    "promise."
                 )
         with self._store.write() as tx:
             raise_cap(tx, name, budget, reason=reason, by=by)
@@ -440,7 +441,7 @@ class Ledger:
             )
         for field, text in (("release", release), ("tool", tool)):
             if not public_text(field, text).strip():
-                raise InvalidInput(f"{field} must not be empty: certificates show it with the claim.")
+                raise InvalidInput(f"{field} must not be empty: certificates show this text with the claim.")
         policy = self.policy(name)
         relations = Adjacency.parse(adjacency).value, policy.relation.value
         for field, stated, own in (("unit", unit, policy.unit), ("adjacency", *relations)):
@@ -450,7 +451,7 @@ class Ledger:
                     f"was charged. Claim a guarantee that the tool proves for {own!r}."
                 )
         if not any(self.price(name, event, delta=delta).cost):
-            raise InvalidInput(f"{event!r} costs nothing. Claim the cost of the release.")
+            raise InvalidInput(f"the claimed event {event!r} costs nothing. Give the cost of the release.")
         charge = self.reserve(
             name,
             event,

@@ -90,8 +90,8 @@ class Budget(ABC):
             )
             if decimal(limit) * unit < 1:
                 raise InvalidInput(
-                    f"{name} of a budget must be at least {1 / unit:g}, the ledger's resolution; got "
-                    f"{limit!r}."
+                    f"{name} of a budget must be at least {1 / unit:g}, the smallest amount that the ledger "
+                    f"can count; got {limit!r}."
                 )
             object.__setattr__(self, name, limit)
         if hasattr(self, "threshold_delta"):
@@ -295,8 +295,8 @@ class ApproximateBudget(Budget):
             cost = pure_cost(event, adjacency)
             if cost is None:
                 raise InvalidInput(
-                    f"{event!r} has no epsilon without a delta. Set the delta to charge it at, such as "
-                    f"delta=1e-7; it is taken from the budget's delta, {self.delta!r}."
+                    f"{event!r} has a finite epsilon only with a delta. Set one, such as delta=1e-7; it is "
+                    f"taken from the budget's delta, {self.delta!r}."
                 )
             return units_up(cost[0], UNIT), units_up(cost[1], DELTA_UNIT)
         epsilon = _epsilon_as_one(event, adjacency, delta)
@@ -369,8 +369,8 @@ class ZeroConcentratedBudget(Budget):
         if self.cap[0] == 0:
             raise InvalidInput(
                 f"epsilon {self.epsilon!r} at delta {self.delta!r} is too small for zCDP: its rho is below "
-                "1e-12, the ledger's resolution, so nothing would ever fit. Use a larger epsilon, or a "
-                "pure budget."
+                "1e-12, the smallest cost that the ledger can count. Use a larger epsilon, or a budget with "
+                "delta 0."
             )
 
     slots = ("rho", "delta")
@@ -444,8 +444,8 @@ class RenyiBudget(Budget):
         ]
         if useless:
             raise InvalidInput(
-                f"orders {useless} allow almost nothing at epsilon {self.epsilon!r} and delta "
-                f"{self.delta!r}, and each takes 1/{len(orders)} of delta. Leave them out."
+                f"orders {useless} are useless at epsilon {self.epsilon!r} and delta {self.delta!r}, and "
+                f"each takes 1/{len(orders)} of delta. Leave them out."
             )
 
     @property
@@ -654,8 +654,8 @@ class Policy:
             )
         if self.adjacency is Adjacency.REPLACE_ONE and self.public_records is None:
             raise InvalidInput(
-                "replace-one needs public_records, because the number of records is public under it. Set "
-                "it, or use add-remove, which hides the number."
+                "adjacency replace-one makes the number of records public. Set public_records, or use "
+                "add-remove, which hides the number."
             )
         if self.adjacency is Adjacency.ADD_REMOVE and self.public_records is not None:
             raise InvalidInput(
@@ -674,7 +674,7 @@ class Policy:
             raise InvalidInput(f"blocks must have distinct names; got {self.blocks!r}.")
         if self.parent_block is not None and self.parent is None:
             raise InvalidInput(
-                f"parent_block {self.parent_block!r} needs parent. Set parent to its data set."
+                f"parent_block {self.parent_block!r} needs parent, the data set with that block. Set parent."
             )
 
     def __reduce__(self) -> tuple[Any, ...]:

@@ -121,7 +121,7 @@ class Anchor:
         right = len(parts) == 4 and all(parts) and re.fullmatch(r"[0-9]{1,18}", parts[2])
         if not right or len(parts[3]) != 64:
             raise InvalidInput(
-                f"anchor must be ledger:dataset:number:hash, as tacit prints it; got {text!r}."
+                f"anchor must be LEDGER:DATASET:NUMBER:HASH, copied from what tacit printed; got {text!r}."
             )
         return cls(parts[0], parts[1], int(parts[2]), parts[3].lower())
 

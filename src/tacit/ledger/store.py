@@ -149,8 +149,8 @@ def connect(target: Target) -> Engine:
             mode = connection.execute("PRAGMA journal_mode=WAL").fetchone()[0]
             if mode != "wal":
                 raise PrivacyRefusal(
-                    f"SQLite cannot write ahead here (journal mode {mode!r}), so a commit could be lost. "
-                    "Put the ledger on a local disk."
+                    f"SQLite cannot use a write-ahead log here (journal mode {mode!r}), so a commit could be "
+                    "lost. Put the ledger on a local disk."
                 )
 
     @event.listens_for(engine, "close")
@@ -626,7 +626,7 @@ class Store:
     def open(cls, url: str | os.PathLike[str]) -> Store:
         target = parse_target(url)
         if target.kind == "memory":
-            raise InvalidInput("a ledger in memory cannot be opened again; create one.")
+            raise InvalidInput("a ledger in memory cannot be opened again; create a new one.")
         store = cls(target, Identity("", b""))
         with store._guarded(), store._engine().connect() as plain:
             connection = plain.execution_options(reads=True)
@@ -636,10 +636,10 @@ class Store:
             if row is None or row.version != VERSION:
                 written = -1 if row is None else int(row.version)
                 raise InvalidInput(
-                    f"this ledger was written by Tacit {_WRITERS.get(written, 'of another version')} (format "
-                    f"{written}), and this Tacit reads format {VERSION}: nothing was changed in it. Continue "
-                    "with the Tacit that wrote it, or open each data set in a new ledger with what is left "
-                    "there as its cap."
+                    f"this ledger has format {written}, of Tacit "
+                    f"{_WRITERS.get(written, 'of another version')}; this Tacit reads only format {VERSION}. "
+                    "Nothing was changed. Use that version; or open each data set in a new ledger, with the "
+                    "rest of its budget as cap."
                 )
             store.identity = Identity(row.uuid, bytes.fromhex(row.secret))
         return store

@@ -551,7 +551,7 @@ class LinearModel:
         if self.weight.shape[1] != len(encoder.features) or encoder.text is not None:
             raise InvalidInput(
                 f"the model has {self.weight.shape[1]} inputs but the columns have {len(encoder.features)} "
-                "features. Pass the encoder of the model's training, without text columns."
+                "features. Pass the encoder with which the model was trained; it must have no text columns."
             )
         base, curves, at = self.bias, list[Curve](), 0
         for name in encoder.inputs_of:

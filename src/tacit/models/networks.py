@@ -135,8 +135,8 @@ def group_normalize(features: Tensor, *, groups: int) -> Tensor:
     # ...) to the same; ``groups`` must divide ``channels``.
     if features.ndim < 2 or features.shape[1] % check_integer("groups", groups, low=1):
         raise InvalidInput(
-            "groups must divide the channels of features (n, channels, ...); "
-            f"got groups={groups} for {tuple(features.shape)}."
+            f"groups must divide the number of channels of features (n, channels, ...); got groups={groups} "
+            f"for {tuple(features.shape)}."
         )
     return F.group_norm(features, groups)
 
@@ -221,8 +221,8 @@ def scattering_cnn(
             *(nn.Flatten(), nn.Linear(1024, classes)),
         )
     raise InvalidInput(
-        f"scattering-cnn takes (channels, 7, 7) features of 28x28 images, or (channels, 8, 8) of 32x32; "
-        f"got {input_shape}."
+        "scattering-cnn takes features of shape (channels, 7, 7) for 28x28 images, or (channels, 8, 8) for "
+        f"32x32; got {input_shape}."
     )
 
 
@@ -238,7 +238,7 @@ def abadi_cifar_cnn(*, size: int = 24, classes: int = 10, channels: int = 3) -> 
     # ``size`` is the side of the square images, a multiple of 4. Shapes: (n, channels, size, size) to (n,
     # classes).
     if check_integer("size", size, low=4) % 4:
-        raise InvalidInput(f"size must be a multiple of 4, because two poolings halve it; got {size}.")
+        raise InvalidInput(f"size must be a multiple of 4, because the network halves it twice; got {size}.")
     return nn.Sequential(
         *(nn.Conv2d(_positive("channels", channels), 64, 5, padding=2), nn.ReLU(), nn.MaxPool2d(2)),
         *(nn.Conv2d(64, 64, 5, padding=2), nn.ReLU(), nn.MaxPool2d(2)),
@@ -342,8 +342,8 @@ def build(
     shape = tuple(check_integer("input_shape", size, low=1) for size in input_shape)
     if temper is not None and (activation != "tempered-sigmoid" or len(temper) != 3):
         raise InvalidInput(
-            "temper must be (scale, inverse temperature, offset), with activation 'tempered-sigmoid'; "
-            f"got {temper!r} with activation {activation!r}."
+            "temper must be three numbers (scale, inverse temperature, offset), and needs activation "
+            f"'tempered-sigmoid'; got {temper!r} with activation {activation!r}."
         )
     return entry.make(_Shape(name, shape), check_integer("classes", classes, low=1), **options)
 
@@ -429,7 +429,7 @@ _NETWORKS: dict[str, _Network] = {
 
 def _one_width(hidden: Sequence[int]) -> int:
     if len(hidden) != 1:
-        raise InvalidInput(f"the network window has one hidden layer; got hidden={list(hidden)}.")
+        raise InvalidInput(f"network 'window' must have one hidden layer; got hidden={list(hidden)}.")
     return hidden[0]
 
 

@@ -109,7 +109,7 @@ def mirror_average(features: Tensor) -> Tensor:
     # the first scale. For the others it is exact up to the aliasing of halved maps. Shapes: (n, 81 c, h, w)
     # to (n, 81 c, h, ceil(w / 2)).
     if features.ndim != 4 or features.shape[1] % CHANNELS:
-        raise InvalidInput(f"features must have shape (n, 81 c, h, w); got {tuple(features.shape)}.")
+        raise InvalidInput(f"features must have shape (n, 81 * channels, h, w); got {tuple(features.shape)}.")
     count, channels, height, width = features.shape
     order = torch.tensor(_mirrored_channels(), device=features.device)
     by_colour = features.reshape(count, channels // CHANNELS, CHANNELS, height, width)

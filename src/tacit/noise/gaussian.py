@@ -536,7 +536,7 @@ class NoiseAhead:
     def take(self, name: str) -> Tensor:
         """Return the noise of one parameter, copied on the current stream; each may be taken once a step."""
         if name not in self._draws:
-            raise InvalidInput(f"the noise of {name!r} was used already in this step, or never drawn.")
+            raise InvalidInput(f"the noise of {name!r} was already used in this step, or was never drawn.")
         return self._draws.pop(name).result().to(self._devices[name], non_blocking=True)
 
     def _draw(self, name: str, noise: StepNoise) -> Tensor:

@@ -207,10 +207,10 @@ class Mechanism:
         expected, size = self.sampling.expected_batch(self.records), self.expected_batch_size
         if expected is not None and abs(expected - size) > 0.5:
             raise InvalidInput(
-                f"is {size:g}, and the sampler draws {expected:g}",
+                f"is {size:g}, but `sampling` draws {expected:g} of {self.records} records in a step on "
+                "average",
                 argument="batch_size",
-                why=f"Both must be the mean number of records in a step, out of {self.records}.",
-                fix="Give the value that `sampling` implies.",
+                fix="Set `batch_size` to that mean.",
             )
         if isinstance(self.sampling, BallsInBinsSampling):
             self.sampling.check_steps(self.steps)
@@ -218,7 +218,7 @@ class Mechanism:
             raise InvalidInput(
                 f"{self.sampling.largest_batch} is smaller than the expected batch size, {size:g}",
                 argument="largest_batch",
-                why="Most batches would be truncated, and their sums divided by a size that none reaches.",
+                why="It would truncate most batches.",
                 fix=f"Take at least {min(self.records, math.ceil(size + 5 * math.sqrt(size)))}, which "
                 "batches hardly ever exceed, or a smaller `batch_size`.",
             )
@@ -228,9 +228,8 @@ class Mechanism:
             return
         if self.preparation:
             raise PrivacyRefusal(
-                f"preparation has a known cost for one row, but one {self.unit} has several. Remove "
-                "preparation; or remove rows_per_user, sample people, and let the preparation use one row of "
-                "each person."
+                f"the cost of preparation is known only if each {self.unit} has one row. Remove preparation; "
+                "or remove rows_per_user, sample people, and prepare with one row of each person."
             )
         if isinstance(self.sampling, CyclicPoissonSampling) and self.sampling.sampling_rate < 1.0:
             raise PrivacyRefusal(
@@ -246,7 +245,7 @@ class Mechanism:
             )
         if isinstance(self.sampling, ByDate):
             raise PrivacyRefusal(
-                "rows_per_user does not apply to batches by date: their cost depends on how often a person "
+                "rows_per_user does not apply to batches by date, whose cost depends on how often a person "
                 "participates. Remove rows_per_user, and train on DatedRecords(UserRecords(...), ...)."
             )
 
@@ -255,8 +254,8 @@ class Mechanism:
             return
         if self.sampling.participations_in(self.steps) is None:
             raise PrivacyRefusal(
-                f"correlated noise has no proven bound with {self.sampling.describe()}, which does not limit "
-                "the steps in which a record can participate. Use sampling=CyclicPoissonSampling(rate, "
+                f"correlated noise has no proven bound with {self.sampling.describe()}, because it does not "
+                "limit in which steps a record may participate. Use sampling=CyclicPoissonSampling(rate, "
                 "cycle), ByDate(), or all records in each step."
             )
         sampled = isinstance(self.sampling, CyclicPoissonSampling) and self.sampling.sampling_rate < 1.0
@@ -280,8 +279,8 @@ class Mechanism:
             raise PrivacyRefusal(
                 f"has no guarantee under {self.adjacency}",
                 argument="score_report",
-                why="The number of records is public there, but a replaced record may move between training "
-                "and test split and change both sizes.",
+                why="A replaced record may move from the training to the test split, and change both "
+                "sizes, which are public under this adjacency.",
                 fix='Use `adjacency="add-remove"`, or test on another dataset.',
             )
 

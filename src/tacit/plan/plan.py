@@ -150,9 +150,9 @@ def facts_of(
     batch = records if batch_size is None else check_integer("batch_size", batch_size, low=1)
     if batch > records:
         raise InvalidInput(
-            f"{batch} is larger than the data, {records} records",
+            f"{batch} is larger than the data ({records} records)",
             argument="batch_size",
-            fix=f"Take at most {records}, which is full batch.",
+            fix=f"Take at most {records}, the full batch.",
         )
     if isinstance(preparation, Event) or not isinstance(preparation, Iterable):
         raise InvalidInput(
@@ -402,8 +402,8 @@ class Plan(Mechanism):
             return self.event_after(stop)
         if first % self.charging_unit:
             raise InvalidInput(
-                f"first must be a multiple of {self.charging_unit}; got {first}. These steps have a cost "
-                "only together."
+                f"first must be a multiple of {self.charging_unit}; got {first}. Tacit accounts for "
+                f"{self.charging_unit} steps at a time."
             )
         return self._of_unit(
             self.sampling.event(Gaussian(self.noise_multiplier), stop - first, self.adjacency)
@@ -507,7 +507,7 @@ class Plan(Mechanism):
             )
         if precision <= 0:
             raise InvalidInput(
-                ": the count of adaptive clipping costs more than the step",
+                ": the noisy count that adapts the clipping norm costs more than the whole step may",
                 argument="count_noise",
                 why=f"Its noise, {self.count_noise:g}, is too small for the noise multiplier "
                 f"{self.noise_multiplier:g}.",
@@ -536,7 +536,7 @@ class Plan(Mechanism):
             raise InvalidInput(
                 f"the plan has {self.records} records and the data {records}. Under {self.adjacency} the "
                 f"number of records is public and must be exact. Make the plan with records={records}, or "
-                "pass the data of the plan."
+                "pass the data for which it was made."
             )
         if isinstance(self.sampling, TruncatedPoissonSampling):
             self.sampling.check_records(records)
@@ -581,7 +581,7 @@ class Plan(Mechanism):
             f": the plan costs epsilon = {self.epsilon:.4g} at delta = {self.delta:g}; the budget is "
             f"{self.epsilon_budget:g}",
             argument="epsilon_budget",
-            why=f"It has {self.steps} steps with noise multiplier {self.noise_multiplier:g}.",
+            why=f"The plan has {self.steps} steps with noise multiplier {self.noise_multiplier:g}.",
             fix=f"At most {fits} steps fit. Take fewer steps, more noise, or a larger budget.",
         )
 

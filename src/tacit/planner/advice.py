@@ -116,7 +116,7 @@ class PlanRequest:
             raise InvalidInput(
                 "needs a budget in epsilon",
                 argument="largest_batch",
-                why="Truncation uses a part of delta, which the other budgets lack.",
+                why="Truncation uses a part of delta, and only a budget in epsilon has a delta.",
                 fix="Remove it, or give `epsilon`.",
             )
 
@@ -124,8 +124,8 @@ class PlanRequest:
         amounts = [name for name in ("epochs", "compute", "steps") if getattr(self, name) is not None]
         if len(amounts) != 1:
             raise InvalidInput(
-                f"give exactly one of epochs, compute and steps; got {' and '.join(amounts) or 'none'}. "
-                "Epochs are passes over the records, compute is the number of per-record gradients."
+                "give exactly one of epochs (passes over the records), compute (the number of per-record "
+                f"gradients) and steps; got {' and '.join(amounts) or 'none'}."
             )
         if self.epochs is not None:
             object.__setattr__(self, "epochs", check_real("epochs", self.epochs, low=0.0, open_low=True))
@@ -447,7 +447,7 @@ def _check_batch_sizes(question: PlanRequest, batch_sizes: Sequence[int]) -> lis
     if checked and checked[-1] > largest:
         raise InvalidInput(
             f"batch size {checked[-1]} is too large: with {question.records} records and this compute, the "
-            f"limit is {largest}. Remove it, or give more compute."
+            f"limit is {largest}. Leave the batch size out, or give more compute."
         )
     if question.largest_size == 0 or any(question.delta_of(size) is None for size in checked):
         _refuse_cuts(question, checked[-1] if checked else 1)

@@ -47,9 +47,9 @@ class ModelFolder:
         where = f'{called} = "{path}"'
         if not folder.path.is_dir():
             raise InvalidInput(
-                f"{where}: there is no such folder. Name one that holds {CONFIG}, {TOKENIZER} and, unless "
-                f"the weights are to be random, {SAFETENSORS}; nothing is downloaded. The path is relative "
-                "to the folder in which the command is called."
+                f"{where}: there is no such folder. Name one that contains {CONFIG}, {TOKENIZER} and "
+                f"{SAFETENSORS} (not needed for random weights); nothing is downloaded. A relative path "
+                "starts at the current folder."
             )
         names = sorted(file.name for file in folder.path.iterdir())
         if "adapter_config.json" in names:
@@ -61,21 +61,21 @@ class ModelFolder:
             if name not in names:
                 contents = ", ".join(names[:_LISTED]) + (" and others" if len(names) > _LISTED else "")
                 raise InvalidInput(
-                    f"{where}: {name} is missing; the folder holds {contents or 'nothing'}. Save the model "
-                    "and its tokenizer there by save_pretrained of transformers."
+                    f"{where}: {name} is missing; the folder contains {contents or 'nothing'}. Save the "
+                    "model and its tokenizer there with save_pretrained of transformers."
                 )
         if not folder.has_weights and (pickles := [name for name in _PICKLES if name in names]):
             raise InvalidInput(
                 f"{where}: the weights in {pickles[0]} are a pickle, which can run any code when read. Save "
-                f"them as {SAFETENSORS}: load the model in transformers and call save_pretrained. Without "
-                f"{pickles[0]} the weights would be random."
+                f"them as {SAFETENSORS}: load the model in transformers and call save_pretrained. If you "
+                f"only remove {pickles[0]}, the weights will be random."
             )
         if not isinstance(folder.config.get("model_type"), str):
             raise InvalidInput(f"{where}: {CONFIG} has no model_type. Use the folder of a whole model.")
         if "auto_map" in folder.config:
             raise InvalidInput(
-                f"{where}: {CONFIG} has the key auto_map, for code in the folder, which Tacit does not run. "
-                "Use a model that transformers includes, or build this one by [model] factory."
+                f"{where}: {CONFIG} asks for code in the folder (auto_map), which Tacit does not run. Use a "
+                "model that transformers includes, or build this one by [model] factory."
             )
         for file in folder.weight_files:
             if not file.is_file():
@@ -100,7 +100,9 @@ class ModelFolder:
         parts = self.read(INDEX).get("weight_map")
         files = parts.values() if isinstance(parts, dict) else [None]
         if not all(isinstance(part, str) and Path(part).name == part for part in files):
-            raise InvalidInput(f"{self.path / INDEX} has no weight_map with names of files. Copy it again.")
+            raise InvalidInput(
+                f"{self.path / INDEX} does not name the weight files (weight_map). Copy it again."
+            )
         return tuple(self.path / name for name in sorted(set(files)))
 
     @property
@@ -218,16 +220,16 @@ def look_at(path: Path, label: str, arguments: Mapping[str, Any]) -> Found:
     where = f'{label} = "{place}"'
     if not place.exists():
         raise InvalidInput(
-            f"{where}: there is no such file or folder. Name the folder of a model of transformers, or a "
-            f"file {', '.join((*_WEIGHTS, *_PROGRAMS))}; nothing is downloaded. A relative path begins at "
-            "the folder in which the command is called."
+            f"{where}: there is no such file or folder. Name the folder of a transformers model, or a file "
+            f"{', '.join((*_WEIGHTS, *_PROGRAMS))}; nothing is downloaded. A relative path starts at the "
+            "current folder."
         )
     kind = _kind(place, label)
     for name in settings:
         if name not in _TAKES[kind]:
             takes = " and ".join(f"`{one}`" for one in _TAKES[kind]) or "no setting"
             raise InvalidInput(
-                f"is not for {where}, which takes {takes}", argument=name, fix=f"Leave `{name}` out."
+                f"does not apply to {where}, which takes {takes}", argument=name, fix=f"Leave `{name}` out."
             )
     if kind == WEIGHTS and "architecture" not in settings:
         raise InvalidInput(
@@ -242,8 +244,8 @@ def _kind(path: Path, label: str) -> str:
         present = [(path / name).is_file() for name in (TOKENIZER, _PREPROCESSOR)]
         if all(present):
             raise InvalidInput(
-                f'{label} = "{path}" has both {TOKENIZER} and {_PREPROCESSOR}: its model takes texts and '
-                "images together. Save its text part or its image part alone, with save_pretrained."
+                f'{label} = "{path}" has both {TOKENIZER} and {_PREPROCESSOR}, so it reads texts and images '
+                "together. Save its text part or its image part alone, with save_pretrained."
             )
         folder = ModelFolder.check(path, called=label, files=(CONFIG,))
         of_pictures = present[1] or (
@@ -282,7 +284,7 @@ def _saved_model(folder: Path, arguments: Mapping[str, Any]) -> tuple[Path, dict
         if settings.get(name) != value:
             raise InvalidInput(
                 f"{name} = {value!r} contradicts the model saved in {folder}, which has "
-                f"{settings.get(name)!r}. Remove it, or load the original model."
+                f"{settings.get(name)!r}. Remove {name}, or load the original model."
             )
     return (folder if file is None else folder / Path(str(file)).name), settings, digest
 

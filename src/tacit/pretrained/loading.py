@@ -62,8 +62,9 @@ class PretrainedExported(Pretrained):
         """Return d, from one record of zeros."""
         if None in self.shape:
             raise InvalidInput(
-                f"{path} takes inputs (n, {', '.join(str(s or 'any') for s in self.shape)}) of variable "
-                "size. Export it with every size of a record fixed."
+                f"{path} takes inputs of variable size (n, "
+                f"{', '.join(str(s or 'any') for s in self.shape)}). Export it with fixed sizes in all "
+                "dimensions but the first."
             )
         try:
             with torch.no_grad():
@@ -71,15 +72,15 @@ class PretrainedExported(Pretrained):
         except Exception as problem:  # noqa: BLE001  # a program may raise any exception
             reason = textwrap.shorten(str(problem), 200, placeholder=" ...").rstrip(".")
             raise InvalidInput(
-                f"{path} fails on one record of zeros: {type(problem).__name__}: {reason}. Export the "
-                "network in evaluation mode, eval(), for a batch of any size."
+                f"{path} fails on one record of zeros: {type(problem).__name__}: {reason}. Call eval() and "
+                "export the network again, for a batch of any size."
             ) from None
         if not isinstance(features, Tensor) or features.dim() != 2 or len(features) != 1:
             output = (
                 f"shape {tuple(features.shape)}" if isinstance(features, Tensor) else type(features).__name__
             )
             raise InvalidInput(
-                f"{path} must return features (n, d); for one record it returned {output}. Export the "
+                f"{path} must return features (n, d), but returned {output} for one record. Export the "
                 "network without its head, with flatten(1) at its end."
             )
         return int(features.shape[1])
@@ -124,7 +125,7 @@ def _torch_export(path: Path) -> PretrainedExported:
         inputs = [node for node in program.graph.nodes if node.name in program.graph_signature.user_inputs]
         if len(inputs) != 1:
             raise InvalidInput(
-                f"{path} takes {len(inputs)} inputs. Export a network of one tensor of records."
+                f"{path} takes {len(inputs)} inputs. Export a network that takes one tensor of records."
             )
         like = inputs[0].meta["val"]
         declared = [size if isinstance(size, int) else None for size in like.shape]

@@ -292,7 +292,7 @@ class FeatureCache:
         """Return (n, d) features of (n, ...) records, on the CPU."""
         if any(p.requires_grad for p in self.encoder.parameters()):
             raise InvalidInput(
-                "the encoder must be frozen, because cached features must not change. Freeze it with "
+                "the encoder must be frozen; otherwise the cached features become wrong. Freeze it with "
                 "requires_grad_(False), or call the encoder without the cache."
             )
         features = torch.empty((len(inputs), self.encoder.features))
@@ -317,8 +317,8 @@ class FeatureCache:
                 raise
             megabytes = left * self.encoder.features * 4 / 1e6
             raise InvalidInput(
-                f"the disk of {self.folder} is full: features of {left:,} records still need "
-                f"{megabytes:,.1f} MB. Free some space and run the same command again; it continues."
+                f"the disk of {self.folder} is full: {left:,} more records need {megabytes:,.1f} MB. Free "
+                "some space and run the same command again; it continues."
             ) from None
         return features
 
@@ -403,7 +403,7 @@ def _features(encoder: Callable[[Tensor], object], rows: Tensor) -> Tensor:
     if not isinstance(features, Tensor) or features.dim() != 2 or len(features) != len(rows):
         output = f"shape {tuple(features.shape)}" if isinstance(features, Tensor) else type(features).__name__
         raise InvalidInput(
-            f"the encoder must return features (n, d); for n = {len(rows)} records it returned {output}. "
+            f"the encoder must return features (n, d), but returned {output} for n = {len(rows)} records. "
             "Use its output before the head, with flatten(1)."
         )
     if not features.is_floating_point() or not bool(features.isfinite().all()):

@@ -233,8 +233,8 @@ def _load(folder: ModelFolder, label: str) -> Any:
     config = config_of(folder, where)
     if getattr(config, "is_encoder_decoder", False):
         raise InvalidInput(
-            f"{where}: {config.model_type} has an encoder and a decoder. Use a model with only one of them, "
-            "such as BERT, a sentence transformer, GPT-2 or Llama."
+            f"{where}: {config.model_type} has both an encoder and a decoder. Use a model with one of the "
+            "two, such as BERT, a sentence transformer, GPT-2 or Llama."
         )
     body, lacking = load_network(_transformers().AutoModel, folder, config, where, "a model of text")
     if getattr(body, "pooler", None) is not None:
@@ -274,9 +274,9 @@ def _pooling(folder: ModelFolder) -> str | None:
     }
     if len(modes) != 1 or not modes <= by_mode.keys():
         raise InvalidInput(
-            f"{folder.path / POOLING} asks for {' and '.join(sorted(modes)) or 'no pooling'}. Tacit supports "
-            f"one of {', '.join(by_mode)}. Use another model, or remove the folder 1_Pooling: Tacit then "
-            "uses the mean of the tokens, or the last token of a causal model."
+            f"{folder.path / POOLING} asks for {' and '.join(sorted(modes)) or 'no pooling'}, but Tacit only "
+            f"supports {', '.join(by_mode)}. Use another model, or remove the folder 1_Pooling to use the "
+            "mean of the tokens (in a causal model, the last token)."
         )
     return by_mode[modes.pop()]
 

@@ -67,13 +67,13 @@ def _check_parameter(name: str, parameter: nn.Parameter) -> None:
     """Refuse complex parameters, and parameters with hooks that change their gradient."""
     if parameter.is_complex():
         raise UnsupportedModel(
-            f"parameter {name!r} is complex, but clipping and noise need real numbers. Store its parts, "
-            "torch.view_as_real(w), and read them with torch.view_as_complex in the forward pass."
+            f"parameter {name!r} is complex, but clipping and noise need real numbers. Make "
+            "torch.view_as_real(w) the parameter, and call torch.view_as_complex on it in the forward pass."
         )
     if parameter._backward_hooks or getattr(parameter, "_post_accumulate_grad_hooks", None):
         raise UnsupportedModel(
-            f"parameter {name!r} has a hook on its gradient, which a private step would not call. Remove the "
-            "hook; in the optimizer's step, the parameter has the noisy gradient."
+            f"parameter {name!r} has a gradient hook, which a private step does not call. Remove the hook. "
+            "The optimizer finds the noisy gradient in .grad."
         )
 
 
@@ -88,8 +88,8 @@ def check_module(name: str, module: nn.Module) -> None:
     where = f"module {name!r} ({kind})" if name else f"the model ({kind})"
     if isinstance(module, _BatchNorm) and (module.training or not module.track_running_stats):
         raise UnsupportedModel(
-            f"{where} normalises with batch statistics, so one record changes every gradient, without a "
-            "bound. Replace it by GroupNorm: model = tacit.models.networks.make_private_ready(model)."
+            f"{where} normalises with batch statistics, so one record changes the gradients of all others, "
+            "without a bound. Use GroupNorm: model = tacit.models.networks.make_private_ready(model)."
         )
     if isinstance(module, _InstanceNorm) and module.track_running_stats and module.training:
         raise UnsupportedModel(
@@ -108,8 +108,8 @@ def check_module(name: str, module: nn.Module) -> None:
         module.max_norm is not None or module.scale_grad_by_freq
     ):
         raise UnsupportedModel(
-            f"{where} has max_norm or scale_grad_by_freq, which depend on the whole batch. Make it without "
-            "these options."
+            f"{where} has the option max_norm or scale_grad_by_freq, which mixes the records of a batch. "
+            "Make the layer without it."
         )
 
 
@@ -271,8 +271,8 @@ class Writes:
         """Allow writes to the parameters that a first and a later pass of synthetic records write."""
         if first - later:
             raise UnsupportedModel(
-                f"only the first forward pass writes to the parameters {self._names(model, first - later)}, "
-                "so they would be set from records of zeros. Set them on public records before training."
+                f"the first forward pass sets the parameters {self._names(model, first - later)}, and "
+                "Tacit's first pass has only zeros as input. Set them from public records before training."
             )
         self._allowed = later
 
@@ -299,10 +299,9 @@ class Writes:
             return
         self._put_back(before)
         raise UnsupportedModel(
-            f"the forward pass writes to the parameters {self._names(model, changed)}: the values may depend "
-            "on records, without noise. Compute another tensor from the parameters instead "
-            "(torch.nn.utils.parametrize), or write between steps. Do not release the weights of earlier "
-            "steps."
+            f"the forward pass writes to the parameters {self._names(model, changed)}. Their values may "
+            "depend on records and have no noise: do not release the weights of earlier steps. Compute "
+            "another tensor instead (torch.nn.utils.parametrize), or write between steps."
         )
 
     def _names(self, model: nn.Module, places: Set[int]) -> list[str]:

@@ -122,8 +122,8 @@ def only_torch_draws() -> Iterator[None]:
     yield
     if state() != before:
         raise UnsupportedModel(
-            "model or loss draws with Python's random or NumPy, so all records share these numbers, and a "
-            "repeated step gets other numbers. Draw with torch for each record: torch.rand(len(x))."
+            "the model or the loss draws random numbers from Python or NumPy. All records would share them, "
+            "and a repeated step would draw others. Draw with torch for each record: torch.rand(len(x))."
         )
 
 

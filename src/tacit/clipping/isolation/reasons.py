@@ -147,9 +147,9 @@ def read_refused(func: Callable[..., Any]) -> UnsupportedModel:
     ]
     place = f" ({outside[-1].filename}, line {outside[-1].lineno})" if outside else ""
     return UnsupportedModel(
-        f"Python reads a value of a record by {name}(){place}, so the code could store it and change how "
-        "other records are clipped. Multiply by a mask, or use torch.where with three arguments, and remove "
-        f"logging and printing. {BY_REFERENCE}"
+        f"{name}(){place} hands a record's value to Python, so the code could store it and change how other "
+        "records are clipped. Replace if statements by a mask or by torch.where with three arguments; "
+        f"remove logging and printing. {BY_REFERENCE}"
     )
 
 

@@ -197,13 +197,12 @@ def refuse_zeros(
             f"{str(t.dtype).removeprefix('torch.')} of shape {tuple(t.shape[1:])}" for t in rows
         )
         raise InvalidInput(
-            f"loss(model, ...) fails on records of zeros with the shapes of yours, {shapes}: {error}. Make "
-            "model and loss fit the shapes and types of the records (x.float(), y.long()) and the number of "
-            "arguments."
+            f"loss(model, ...) fails on dummy records of zeros, shaped like yours ({shapes}): {error}. Make "
+            "it accept these arguments, for example with x.float() or y.long()."
         ) from reason
     raise UnsupportedModel(
-        f"the model or the loss fails on records of zeros: {error}. It runs on them once before the first "
-        "step. Let it accept any record of the right shape; with lengths, use lengths.clamp(min=1)."
+        "the model or the loss fails on dummy records of zeros, which Tacit tries before the first step: "
+        f"{error}. Make it accept any record of the right shape; a length of 0 needs lengths.clamp(min=1)."
     ) from reason
 
 
@@ -297,11 +296,10 @@ class HeldRecords(TorchFunctionMode):
         self._seen.add(key)
         if any(_overlap(tensor, source) or _is_copy(tensor, source) for source in self._sources):
             raise PrivacyRefusal(
-                "the loss or the model reads the session's records besides its arguments: a tensor of shape "
-                f"{tuple(tensor.shape)}. A record's gradient then depends on other records, so clipping does "
-                "not bound one record's effect. Read only the loss's arguments, and use public numbers "
-                "instead of means, and public examples as neighbours. For graphs, make each whole graph a "
-                "record (docs/how-to/train.md#graphs)."
+                "the loss or the model reads private records that are not its arguments (a tensor of shape "
+                f"{tuple(tensor.shape)}). One record could then change the gradients of others, and clipping "
+                "would not bound its effect. Use only the loss's arguments; take means and neighbours from "
+                "public data. For graphs, make each whole graph a record (docs/how-to/train.md#graphs)."
             )
 
 
