@@ -225,7 +225,7 @@ def test_all_kinds_of_parts_are_read_back_above() -> None:
         ('"views"', '"lots"', "Plan takes exactly the fields"),
         ('"sampling_rate": 0.1', '"sampling_rate": 0.2', "sampling draws 200"),
         ('"norm": 1.0', '"norm": [1.0]', "norm must be a real number"),
-        ('"preparation": []', '"preparation": 5', "Plan cannot hold these values"),
+        ('"preparation": []', '"preparation": 5', "Plan cannot be made from these values"),
         ('"kind": "Plan"', '"event": "Gaussian"', "a kind must be an object with the key 'kind'"),
         ("}", "", "not a kind in JSON"),
     ],

@@ -444,7 +444,10 @@ OTHERS: dict[str, tuple[Callable[[], Any], str]] = {
         lambda: evaluate(NET, records()[0], records()[1] + LABEL),
         "must be in 0..2",
     ),
-    "evaluate one output": (lambda: evaluate(nn.Flatten(0), *records()), "it must return (n, classes)"),
+    "evaluate one output": (
+        lambda: evaluate(nn.Flatten(0), *records()),
+        "the model must return (n, classes)",
+    ),
     "train a model": (lambda: train(NET), "session must be a tacit.PrivateSession"),
     "train rows": (lambda: train(session(), rows=0), "rows must be an integer >= 1"),
     "train checkpoints": (lambda: train(session(), checkpoint_every=0), "checkpoint_every must be"),
@@ -456,9 +459,9 @@ OTHERS: dict[str, tuple[Callable[[], Any], str]] = {
     "slots without audit": (lambda: session().slot_evidence(), "audit=AuditSlots(1000)"),
     "statement": (
         lambda: make_statement(NO_NET),
-        "session must be the session that trained",
+        "session must be the one that trained",
     ),
-    "statement of a plan": (lambda: make_statement(plan()), "not a plan"),  # type: ignore[arg-type]
+    "statement of a plan": (lambda: make_statement(plan()), "a plan does not know"),  # type: ignore[arg-type]
     "private ready": (lambda: make_private_ready(NO_NET), "model must be a torch.nn.Module"),
     "layers": (lambda: PerLayerClipping(1.0, norms=NO_NET), "norms must be pairs"),
     "layers of three": (lambda: PerLayerClipping(1.0, norms=((1, 2, 3),)), "norms must be pairs"),  # type: ignore[arg-type]

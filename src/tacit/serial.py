@@ -96,7 +96,9 @@ def from_data(data: Any, families: Sequence[Family]) -> Any:
     try:
         return kind(**values)
     except (TypeError, AttributeError, ArithmeticError) as problem:  # the class does not check a type
-        raise InvalidInput(f"{family.tag} {kind.__name__} cannot hold these values: {problem}.") from None
+        raise InvalidInput(
+            f"{family.tag} {kind.__name__} cannot be made from these values: {problem}."
+        ) from None
 
 
 def parse_json(text: str | bytes) -> Any:

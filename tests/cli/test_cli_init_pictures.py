@@ -91,7 +91,7 @@ def test_refusals_say_what_to_do(capsys: pytest.CaptureFixture[str], shell: Shel
         (["scans", "--missing", "refuse"], "do not apply (--missing"),
         (["ready", "--test-fraction", "0.3"], "already has test images"),
         (["empty"], "has 0 folders of images"),
-        (["one"], "one subfolder of images per class"),
+        (["one"], "needs one per class"),
         (["words"], "image 1 of words/a, sorted by path, is not an image: "),
         (["scans", "--records", "10", "--delta", "0.2"], "delta = 0.2 is not below 1/records"),
     ):
@@ -102,4 +102,4 @@ def test_refusals_say_what_to_do(capsys: pytest.CaptureFixture[str], shell: Shel
         assert "x.txt" not in err  # a file's name may be a person's
     assert not list(Path().glob("*.toml"))
     assert run(["init", "scans"]) == 0
-    assert "never overwritten" in shell.err("init", "scans", code=2)
+    assert "overwrites no key" in shell.err("init", "scans", code=2)

@@ -163,12 +163,12 @@ def test_a_certificate_is_made_signed_and_verified(folder: Path, shell: Shell) -
 
 def test_what_is_wrong_with_a_certificates_arguments_is_said(folder: Path, shell: Shell) -> None:
     visits = ("certificate", "budget.db", "--dataset", "visits")
-    assert "Its runs are: none" in shell(*visits, "--run", "r", code=2)
+    assert "The runs with charges are: none" in shell(*visits, "--run", "r", code=2)
     for name, charged in (("one", '{"run": "a1"}'), ("two", '"none"')):
         Path(name).mkdir()
         whole = f'{{"statement": "tacit privacy statement", "ledger": {charged}}}'
         (Path(name) / "statement.json").write_text(whole)
-    assert "no charge of 'visits' belongs to run 'a1'" in shell(*visits, "--run", "one", code=2)
+    assert "run 'a1' has no charge in data set 'visits'" in shell(*visits, "--run", "one", code=2)
     assert "not charged to a ledger" in shell(*visits, "--run", "two", code=2)
     assert "cannot be read" in shell(*visits, "--statements", "none.toml", code=2)
     Path("told.toml").write_text("trials")

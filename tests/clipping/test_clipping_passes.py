@@ -156,7 +156,7 @@ def test_other_cuts_would_be_another_release(tmp_path: Path) -> None:
     first.save(tmp_path / "state")
     first.step(next(turns))
     second = session(tmp_path / "state", dict.fromkeys(first._run.engine.measured, 1))
-    with pytest.raises(PrivacyRefusal, match="with another result"):
+    with pytest.raises(PrivacyRefusal, match="but another result"):
         second.step(next(second.batches()))
 
 

@@ -139,7 +139,7 @@ def test_a_trainer_charges_people_to_the_ledger(tmp_path: Path) -> None:
     trainer(tmp_path, *WAYS["people"], charges=charges, generator=None).train()
     assert ledger.status("letters").charges["SETTLED"] > 0
     charges = StepCharges(ledger, "letters", plan(), owned_by="name")
-    with pytest.raises(PrivacyRefusal, match="the session by rows"):
+    with pytest.raises(PrivacyRefusal, match="the session counts rows"):
         trainer(tmp_path, plan(), OWNERS, train_dataset=rows(), charges=charges, generator=None)
 
 

@@ -21,8 +21,8 @@ def _norm() -> nn.Module:
 @pytest.mark.parametrize(
     ("encoder", "said"),
     [
-        (lambda x: x - x.mean(0), "different features alone and in a batch"),
-        (lambda x: x + torch.arange(len(x)).unsqueeze(1), "different features alone"),
+        (lambda x: x - x.mean(0), "depend on the other records"),
+        (lambda x: x + torch.arange(len(x)).unsqueeze(1), "depend on the other records"),
         (_norm(), "fails on synthetic records of shape"),
         (nn.Dropout(0.5), "the encoder is not deterministic"),
         (lambda x: x + torch.rand(1), "the encoder is not deterministic"),

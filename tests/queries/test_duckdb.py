@@ -170,7 +170,7 @@ def test_the_unit_of_a_row_has_one_text(name: str) -> None:
     if fits:
         DuckDBEngine(table, person).check(person)
         return
-    with pytest.raises(InvalidInput, match="several spellings"):
+    with pytest.raises(InvalidInput, match="written in several ways"):
         DuckDBEngine(table, person).check(person)
 
 

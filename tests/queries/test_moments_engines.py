@@ -161,7 +161,7 @@ def test_folders_that_are_no_table_are_refused(tmp_path: Path) -> None:
     with pytest.raises(InvalidInput, match="have different columns"):
         DuckDBEngine(folder, policy_of(FEW))
     pq.write_table(whole.set_column(0, "age", [["12"]]), folder / "part-1.parquet")
-    with pytest.raises(InvalidInput, match="not read in the files of a folder"):
+    with pytest.raises(InvalidInput, match="reads only from a single file"):
         DuckDBEngine(folder, policy_of(FEW))
 
 

@@ -200,9 +200,9 @@ def check(query: Query) -> None:
         (Query((Count(),), by=("seen",)), "every moment would be a group"),
         (
             Query((Count(),), where=Compare("note", "=", "a")),
-            "compare it with nothing, because its values identify persons",
+            "Compare it with nothing, because its values identify persons",
         ),
-        (Query((Count(),), where=Compare("admitted", ">", 5)), "compare it with a date as a string"),
+        (Query((Count(),), where=Compare("admitted", ">", 5)), "Compare it with a date as a string"),
         (Query((Count(),), where=Compare("admitted", ">", "5.6.2020")), "must be a date, such as"),
     ],
 )

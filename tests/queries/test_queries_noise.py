@@ -123,7 +123,7 @@ def test_opendp_states_the_cost_that_is_accounted_for(scale: float, sensitivity:
 )
 def test_opendp_is_given_no_scale_that_it_would_round(scale: Fraction) -> None:
     for add in (OpenDPSampler().laplace, OpenDPSampler().gaussian):
-        with pytest.raises(InvalidInput, match="OpenDP needs"):
+        with pytest.raises(InvalidInput, match="OpenDP's noise scale"):
             add([1], scale)
 
 

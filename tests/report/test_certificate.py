@@ -162,7 +162,7 @@ def test_a_run_has_its_own_part_and_an_unknown_one_is_refused() -> None:
     assert run["id"] == "run-1"
     assert run["spent"]["epsilon"] == alone.status("visits").spent_epsilon
     with pytest.raises(
-        InvalidInput, match=r"no charge of 'visits' belongs to run 'run-2'. Its runs are: run-1"
+        InvalidInput, match=r"'run-2' has no charge in data set 'visits'. The runs with charges are: run-1"
     ):
         make_certificate(LEDGER, "visits", run="run-2")
 
@@ -465,7 +465,7 @@ def test_a_note_that_claims_too_much_is_left_out() -> None:
     assert "left out" in by_name(certificate, "Changes of the cap")["value"]
     assert "anonym" not in certificate.to_json().lower()
     assert check_certificate(certificate.data, ledger=ledger).agrees
-    with pytest.raises(InvalidInput, match="anonymity"):
+    with pytest.raises(InvalidInput, match="anonymous"):
         make_certificate(ledger, "visits", statements={"raw_access": "nobody: the data were Anonymised"})
 
 

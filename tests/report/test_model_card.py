@@ -210,7 +210,7 @@ def test_what_the_publisher_states_is_said_to_be_stated_and_the_rest_is_named() 
     ("stated", "words"),
     [
         ({"license": 2}, "license must be a text"),
-        ({"licence": "mit"}, "'licence' is not one of the statements"),
+        ({"licence": "mit"}, "'licence' is not a statement"),
         ({"description": "a model of anonymous data"}, "anonymity"),
         ({"published": "soon"}, "a day such as"),
     ],

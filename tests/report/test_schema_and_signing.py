@@ -52,7 +52,7 @@ WRONG: dict[str, tuple[Any, str]] = {
     "another name": ({"a": 1, "z": 1}, "the data: Additional properties are not allowed"),
     "not among them": ({"a": 1, "c": [1, 3]}, r"the data's c\[1\]: 3 is not one of \[1, 2\]"),
     "of another type inside": ({"a": 1, "e": {"p": 1}}, "the data's e.p: 1 is not of type 'boolean'"),
-    "very long": ({"a": "x" * 9999}, "the data's a: .{300}[.] It must fit"),
+    "very long": ({"a": "x" * 9999}, "the data's a: .{300}[.] This does not fit"),
 }
 
 
@@ -138,7 +138,7 @@ def test_another_key_or_another_algorithm_does_not_do(key: Path, tmp_path: Path)
 def test_a_private_key_is_its_owners_alone_and_never_written_over(key: Path) -> None:
     assert stat.S_IMODE(key.stat().st_mode) == 0o600
     before = key.read_bytes()
-    with pytest.raises(InvalidInput, match="never overwritten"):
+    with pytest.raises(InvalidInput, match="overwrites no key"):
         make_key(key)
     assert key.read_bytes() == before
 

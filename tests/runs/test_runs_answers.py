@@ -561,7 +561,7 @@ BAD: dict[str, tuple[str, Any, str, str]] = {
         "chats", {"messages": turns(SECRET, "b")}, "\n{% for %}", "not valid Jinja at line 2",
     ),
     "a template that rewrites": (
-        "chats", {"messages": turns(SECRET, "b", "c", "d")}, FORGETFUL, "changes the first",
+        "chats", {"messages": turns(SECRET, "b", "c", "d")}, FORGETFUL, "writes the first",
     ),
     "texts without a prompt": (
         "pairs of chats", {"chosen": SECRET, "rejected": ""}, PLAIN, "need .data. prompt",
@@ -632,13 +632,13 @@ def test_a_chat_beside_a_prompt_shows_that_the_prompt_is_no_document(tmp_path: P
 CANARIES = "[canaries]\ncount = [8]\ncopies = [2]\nlength = 1\n[training]"
 REFUSED: dict[str, tuple[str, dict[str, str], str]] = {
     "half a form": ("completions", {'prompt = "prompt"': ""}, "messages for chats.* It names completion = "),
-    "two forms": ("chats", {"messages =": 'text = "a"\nmessages ='}, "fields of one form"),
+    "two forms": ("chats", {"messages =": 'text = "a"\nmessages ='}, "fields of one kind of example"),
     "no form": ("chats", {'messages = "messages"': ""}, "prompt and completion; .* It names none"),
     "no length": ("chats", {"sequence_length": "#"}, "sequence_length is missing"),
     "split": ("chats", {"sequence_length": 'documents = "split"\nsequence_length'}, "Remove documents"),
     "beta for chats": ("chats", {"steps = 4": "steps = 4\nbeta = 0.1"}, "beta is only for preferences"),
     "another loss": ("pairs", {"steps = 4": 'steps = 4\nloss = "causal"'}, 'pairs. Set loss = "preference"'),
-    "canaries": ("chats", {"[training]": CANARIES}, "are documents, and this run"),
+    "canaries": ("chats", {"[training]": CANARIES}, "are documents, but this run"),
     "noisy scores": ("pairs", {"records = 40": "records = 40\ntest_noise = 9.0"}, "does not support"),
     "a table": (
         "chats", {"test_fraction": 'target = "x"\ntest_fraction'}, "messages is only for language",
@@ -659,7 +659,7 @@ def test_chats_need_a_template_and_preferences_weights(tmp_path: Path) -> None:
     with pytest.raises(InvalidInput, match="has no chat template"):
         load_data(read_config(configured(tmp_path, "pairs of chats", template=None)))
     (tmp_path / "base" / "model.safetensors").unlink()
-    with pytest.raises(InvalidInput, match="DPO compares with a public model"):
+    with pytest.raises(InvalidInput, match="DPO, which compares with a public model"):
         prepare(configured(tmp_path, "pairs"), out=tmp_path / "run")
 
 
@@ -672,7 +672,7 @@ def test_a_template_with_a_token_that_the_model_lacks_is_refused(tmp_path: Path)
 
 
 def test_batches_are_written_of_documents_alone(tmp_path: Path) -> None:
-    with pytest.raises(InvalidInput, match="needs documents, with"):
+    with pytest.raises(InvalidInput, match="needs documents, but"):
         check_nothing_planted(read_config(configured(tmp_path, "chats")))
 
 

@@ -208,7 +208,7 @@ def test_a_model_that_knows_its_records_by_heart_is_found_out(mine: Path) -> Non
         ("other model", "does not fit its model"),
         ("nan", "NaN or infinite weights"),
         ("damaged", "cannot be read as a model"),
-        ("other statement", "their mechanisms differ"),
+        ("other statement", "they describe different mechanisms"),
     ],
 )
 def test_what_cannot_be_attacked_is_refused(mine: Path, harm: str, words: str) -> None:

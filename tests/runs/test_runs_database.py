@@ -190,7 +190,7 @@ def test_other_commands_say_that_no_rows_are_read(
     assert run([command, "runs/run"]) == 2
     assert run(["check", "run.toml"]) == 2
     assert run(["plan", "run.toml"]) == 2
-    assert "it has no batches or steps to choose" in " ".join(capsys.readouterr().err.split())
+    assert "which has no batches or steps to choose" in " ".join(capsys.readouterr().err.split())
     with pytest.raises(InvalidInput, match=r"In Python, fit PrivateRegressor"):
         prepare("run.toml", out="other")
 
@@ -316,10 +316,10 @@ def test_an_address_without_a_password_is_not_refused_for_one(
         ([('target = "cost"', "")], "[data] target is missing"),
         ([("", "\n[training]\nstepz = 3")], "[training] stepz is not a setting; did you mean 'steps'?"),
         ([("least-squares", "linear")], '[model] name = "least-squares" go together'),
-        ([('database = "clinic.duckdb"\ntable', "table")], "[data] database (a table summed"),
-        ([('table = "visits"\n', "")], "Which table of the database"),
+        ([('database = "clinic.duckdb"\ntable', "table")], "[data] database works only with"),
+        ([('table = "visits"\n', "")], "the table of the database is not named"),
         ([('"visits"', '"nothing"')], "has no table 'nothing'"),
-        ([('"clinic.duckdb"', '"visits"')], "[data] table applies to PostgreSQL and DuckDB"),
+        ([('"clinic.duckdb"', '"visits"')], "[data] table names a table in PostgreSQL or DuckDB"),
         ([('"clinic.duckdb"\ntable = "visits"', '"nowhere"')], "Check the path"),
         ([("columns.age", 'columns."a*"')], '[columns."a*"] is neither an input nor the target'),
         ([("target =", 'user = "ward"\ntarget =')], '[columns."ward"] is neither an input nor the target'),

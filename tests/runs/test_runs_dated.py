@@ -161,7 +161,7 @@ def test_a_stream_is_charged_once(here: Path) -> None:
         ("", {'until = "2026-02-01"': 'until = "1.2.2026"'}, "until must be a day"),
         ("", {'until = "2026-02-01"': 'until = "2025-02-01"'}, "before the first day"),
         ("", {"bands = 3": "bands = 3\nparticipations = 2"}, "Set user"),
-        ('user = "who"', {}, "may appear again in the next file"),
+        ('user = "who"', {}, "may appear in the next file"),
         ("", {'unit = "payment"': 'unit = "who"'}, "may appear in the next file"),
     ],
 )

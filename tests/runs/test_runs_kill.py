@@ -302,7 +302,7 @@ def test_resume_with_other_settings_is_refused(old: str, new: str, words: str, f
     (folder / "run.toml").write_text(CONFIG.replace(old, new))
     with pytest.raises(PrivacyRefusal, match=words) as caught:
         start_run(folder, resume=True)
-    assert "have none" in str(caught.value)
+    assert "has no noise" in str(caught.value)
     assert (folder / "out" / "private" / "resume.pt").read_bytes() == before
 
 

@@ -349,7 +349,7 @@ REFUSED: dict[str, tuple[dict[str, str], type[Exception], str]] = {
     "users and several records": (
         {'"split"': '"split"\nuser = "who"'},
         InvalidInput,
-        "gives a user several records",
+        "gives one user several records",
     ),
     "no documents": (
         WITHOUT_DOCUMENTS,
@@ -447,7 +447,7 @@ def test_a_folder_that_holds_no_such_model_is_refused(what: str, tmp_path: Path)
 
 
 def test_lora_needs_weights_and_their_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(InvalidInput, match=r"model\.safetensors is missing, and LoRA"):
+    with pytest.raises(InvalidInput, match=r"frozen, but model\.safetensors is missing"):
         prepare(configured(tmp_path, LORA, weights=False), out=tmp_path / "run")
     find = importlib.util.find_spec
 
@@ -469,7 +469,7 @@ def test_a_model_that_reads_what_it_is_to_predict_is_refused(tmp_path: Path) -> 
         vocab_size=257, hidden_size=8, num_hidden_layers=1, num_attention_heads=2, intermediate_size=8,
         max_position_embeddings=12,
     ).save_pretrained(tmp_path / "base")  # fmt: skip
-    with pytest.raises(InvalidInput, match="uses later tokens to predict"):
+    with pytest.raises(InvalidInput, match="looks at later tokens to predict"):
         prepare(path, out=tmp_path / "run")
 
 

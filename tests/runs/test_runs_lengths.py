@@ -78,7 +78,7 @@ def test_the_statement_names_the_lengths(tmp_path: Path) -> None:
         ),
         (
             {"_length = 8": "_length = 8\nlengths = [3, 6]"},
-            "sequence_length = 8 differs from the last of lengths, 6",
+            "sequence_length = 8 contradicts lengths, whose last value is 6",
         ),
         (
             {"_length = 8": "_length = 8\nlengths = [3, 8]\nshares = [1.0]"},

@@ -148,5 +148,5 @@ def test_one_process_does_not_read_a_part(here: Path) -> None:
 def test_own_records_are_those_of_a_table(here: Path, other: str) -> None:
     data = CONFIG[CONFIG.index("[data]") : CONFIG.index("[columns")]
     (here / "run.toml").write_text(CONFIG.replace(data, f"[data]\nown_records = true\n{other}\n"))
-    with pytest.raises(InvalidInput, match="own_records = true needs one table per process"):
+    with pytest.raises(InvalidInput, match=r"own_records = true needs \[data\] table, one per process"):
         read_config("run.toml")

@@ -138,7 +138,7 @@ WRONG: dict[str, tuple[dict[str, str], type[Exception], str]] = {
     "rows without a cap": (
         {"data": 'user = "patient"\ndraw = "rows"\n' + SPLIT}, InvalidInput, "rows per person",
     ),
-    "a unit of rows": ({"unit": "row"}, PrivacyRefusal, "makes each person one record"),
+    "a unit of rows": ({"unit": "row"}, PrivacyRefusal, "each record is a whole person"),
     "a column that repeats": (
         {"data": SPLIT},
         PrivacyRefusal,
@@ -192,7 +192,7 @@ def test_such_a_run_is_audited_by_people_and_attacks_on_rows_are_refused(
     assert tacit(["train", configured(), "--out", "run"]) == 0
     assert capsys.readouterr().out.endswith("\n  tacit audit run\n")
     assert tacit(["attack", "run"]) == 2
-    assert "its limits do not apply to rows" in " ".join(capsys.readouterr().err.split())
+    assert "its limits are for people" in " ".join(capsys.readouterr().err.split())
     assert tacit(["audit", "run", "--json"]) == 0  # a false alarm has probability 1e-3
     data = json.loads(capsys.readouterr().out)
     assert data.keys() == {"run", "risk", "audits"}

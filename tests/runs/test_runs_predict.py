@@ -279,7 +279,7 @@ def test_a_threshold_is_a_probability_of_the_second_class(capsys: pytest.Capture
         loaded.predict(new, threshold=1.5)
     table_run("income", out="numbers")
     assert command(["predict", "numbers", "others.csv", "--threshold", "0.3", "--out", "q.csv"]) == 2
-    assert "a threshold needs two classes or labels: this model predicts numbers" in capsys.readouterr().err
+    assert "a threshold needs two classes or labels; this model predicts numbers" in capsys.readouterr().err
     assert not Path("q.csv").exists()
 
 
@@ -606,8 +606,8 @@ def npy(values: Any) -> str:
 
 WRONG_ARRAYS: dict[str, tuple[Callable[[], Any], str]] = {
     "number of features": (lambda: np.zeros((3, 63)), "rows of 64 numbers"),
-    "one record": (lambda: np.zeros((1, 8, 8))[0], "does not fit the model"),
-    "other order of axes": (lambda: np.zeros((3, 8, 8, 1)), "does not fit the model"),
+    "one record": (lambda: np.zeros((1, 8, 8))[0], "the model takes arrays of shape"),
+    "other order of axes": (lambda: np.zeros((3, 8, 8, 1)), "the model takes arrays of shape"),
     "another scale": (lambda: np.full((3, 64), 16.0), r"192 of 192 values are outside \[0, 1\]"),
     "integers of another scale": (lambda: np.full((3, 64), 16, dtype=np.uint8), r"\[0, 1\]"),
     "not a number": (lambda: np.full((1, 64), np.nan), "64 of 64 values"),

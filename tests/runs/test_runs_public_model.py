@@ -227,7 +227,7 @@ def test_a_body_that_is_not_the_run_s_is_refused(tmp_path: Path) -> None:
     prepare(configured(tmp_path), out=tmp_path / "run").start()
     write_model(tmp_path / "other", n_embd=16, n_layer=2)
     load_pretrained(tmp_path / "other").save(tmp_path / "run" / "encoder")
-    with pytest.raises(InvalidInput, match="does not belong to the head"):
+    with pytest.raises(InvalidInput, match="does not belong to its last layer"):
         tacit.load(tmp_path / "run")
 
 
@@ -247,8 +247,8 @@ WITH_LORA = 'tune = "head"\n[lora]\nrank = 2\ntargets = ["c_attn"]'
     ("changes", "words"),
     [
         ({'text = "text"\n': ""}, r"Set \[data\] text to the text column"),
-        ({'text = "text"': 'text = "label"'}, "be the target"),
-        ({'huggingface = "{folder}/model"': OTHER_MODEL}, "needs a public model to read that text column"),
+        ({'text = "text"': 'text = "label"'}, "(also )?be the target"),
+        ({'huggingface = "{folder}/model"': OTHER_MODEL}, "needs a public model to read that column"),
         ({"{tune}": WITH_LORA}, "uses it"),
         ({"{tune}": WITH_LORA.replace("head", "full")}, "uses it"),
         ({"[columns.label]": "sequence_length = 99\n[columns.label]"}, "at most 12"),

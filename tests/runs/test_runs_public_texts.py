@@ -117,7 +117,7 @@ def test_where_the_score_is_noisy_no_exact_score_of_the_public_model_is_told(tmp
 
 def test_a_prompt_that_fills_a_record_is_refused_before_the_first_step(tmp_path: Path) -> None:
     path = configured(tmp_path, {"[privacy]": '[run]\nprompts = ["ab", "abcdefgh"]\n[privacy]'})
-    with pytest.raises(InvalidInput, match="prompt 2 has 8 tokens, and must have 1 to 7"):
+    with pytest.raises(InvalidInput, match="prompt 2 has 8 tokens, but must have 1 to 7"):
         prepare(path, out=tmp_path / "run")
     path.write_text(changed(path.read_text(), {'"abcdefgh"]': '"c"' + ', "c"' * 9 + "]"}))
     with pytest.raises(InvalidInput, match="prompts"):

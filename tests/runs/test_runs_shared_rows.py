@@ -96,7 +96,7 @@ def test_no_person_is_on_both_sides(mail: list[tuple[str, str]]) -> None:
 @pytest.mark.parametrize(
     ("changes", "kind", "words"),
     [
-        ({"data": ""}, InvalidInput, "the maximum number of rows per person"),
+        ({"data": ""}, InvalidInput, "the most rows per person"),
         ({"data": "rows_per_user = 4"}, InvalidInput, 'draw = "rows"'),
         ({"adjacency": "add-remove"}, PrivacyRefusal, "zero-out"),
         ({"user": "[]"}, InvalidInput, "an empty list"),

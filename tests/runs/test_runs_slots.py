@@ -57,7 +57,7 @@ def test_a_run_without_slots_is_audited_by_a_rehearsal_of_its_plan(
 
 def test_a_plan_that_slots_cannot_test_is_refused(tmp_path: Path) -> None:
     folder = folder_of(tmp_path, DIGITS.replace("add-remove", "zero-out"))
-    with pytest.raises(PrivacyRefusal, match="number of records is fixed"):
+    with pytest.raises(PrivacyRefusal, match="fixes the number of records"):
         audit_folder(folder)
     with pytest.raises(InvalidInput, match="no run file"):
         audit_folder(tmp_path / "elsewhere")

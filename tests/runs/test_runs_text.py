@@ -170,12 +170,12 @@ REFUSED: dict[str, tuple[dict[str, str], type[Exception], str]] = {
     "too many": ({"[6, 3]": "[6, 30]"}, InvalidInput, "at most 20 %"),
     "no count": ({"count = [6, 3]": ""}, InvalidInput, "count is missing or empty"),
     "empty count": ({"[6, 3]": "[]"}, InvalidInput, "count is missing or empty"),
-    "other copies": ({"[1, 4]": "[1, 4, 16]"}, InvalidInput, "one count per number of copies"),
+    "other copies": ({"[1, 4]": "[1, 4, 16]"}, InvalidInput, "one count for each value of copies"),
     "twice the same": ({"[1, 4]": "[4, 4]"}, InvalidInput, "all differ"),
     "too many possible secrets": (
         {"longest = 12": "longest = 60", "length = 2": "length = 40"},
         InvalidInput,
-        "too many possible secrets to count",
+        "more secrets than Tacit can count",
     ),
     "public number": ({"add-remove": "replace-one"}, PrivacyRefusal, "fixes the number of records"),
     "no text model": (
@@ -207,7 +207,7 @@ def test_canaries_that_are_lost_or_of_another_run_are_refused(tmp_path: Path) ->
         ("{", "cannot be read"),
         (json.dumps([one | {"secret": "123"}]), "cannot be read"),
         (json.dumps([one | {"other": 1}]), "cannot be read"),
-        (json.dumps([one]), "does not match"),
+        (json.dumps([one]), "other canaries than"),
     ):
         path.write_text(text)
         with pytest.raises(InvalidInput, match=words):

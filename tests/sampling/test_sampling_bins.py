@@ -191,7 +191,7 @@ def test_it_names_its_own_event() -> None:
         assert sampler.event(noise, 13, adjacency) == Repeat(BallsInBins(4, noise), 4)
     assert sampler.paid_together(12) == 4
     assert sampler.expected_batch(10) == 2.5
-    with pytest.raises(PrivacyRefusal, match="no proven bound under replace-one"):
+    with pytest.raises(PrivacyRefusal, match="no proven privacy cost under replace-one"):
         sampler.event(noise, 12, Adjacency.REPLACE_ONE)
 
 

@@ -170,7 +170,7 @@ def test_evidence_is_kept_in_two_files(tmp_path: Path) -> None:
     again = SlotEvidence.load(observed, coins)
     assert (again.observed == found.observed).all()
     assert (again.included == found.included).all()
-    with pytest.raises(InvalidInput, match="not the slots and coins of one audit"):
+    with pytest.raises(InvalidInput, match="not the two files of one audit"):
         SlotEvidence.load(coins, observed)
     coins.write_bytes(b"no array")
     with pytest.raises(InvalidInput, match="damaged"):
@@ -185,7 +185,7 @@ def test_what_slots_say_nothing_about_is_refused() -> None:
         session(slots=81)
     with pytest.raises(InvalidInput, match="one more layer"):
         session(the_plan=plan(clipping=PerLayerClipping(1.0)))
-    with pytest.raises(PrivacyRefusal, match="number of records is fixed"):
+    with pytest.raises(PrivacyRefusal, match="fixes the number of records"):
         session(the_plan=plan(adjacency="zero-out"))
     with pytest.raises(InvalidInput, match="count"):
         AuditSlots(0)

@@ -422,7 +422,7 @@ def test_what_has_no_proof_is_refused(case: str) -> None:
     [
         (
             {"correlation": FORMS["banded"], "sampling": None, "batch_size": None},
-            "do not support correlated noise",
+            "do not support noise correlated over steps",
         ),
         ({}, "batches in a cycle"),
     ],

@@ -244,12 +244,14 @@ def test_a_run_releases_the_sums_of_all_groups_once(ledger: Ledger) -> None:
 
 @pytest.mark.parametrize("given", [{}, {"groups": {"sex": (["f", "m"], np.arange(40) % 2)}}])
 def test_groups_must_be_those_that_the_plan_pays_for(given: Any, ledger: Ledger) -> None:
-    with pytest.raises(InvalidInput, match=r"groups must be by the columns of the plan, \('sex', 'age'\)"):
+    with pytest.raises(
+        InvalidInput, match=r"groups must name the columns of the plan's score report, \('sex', 'age'\)"
+    ):
         scored(ledger, plan(), **given)
 
 
 def test_groups_without_a_report_are_refused(ledger: Ledger) -> None:
-    with pytest.raises(InvalidInput, match="groups must be by the columns of the plan"):
+    with pytest.raises(InvalidInput, match="groups must name the columns of the plan's score report"):
         scored(ledger, plan(score_report=ScoreReport(5.0)), groups=groups_of(40))
 
 
@@ -409,7 +411,7 @@ def test_numbers_have_errors_in_units() -> None:
     [
         (
             {"site": (["a", "b"], np.arange(3) % 2)},
-            r"groups\['site'\] must have one .* for each of 40 records",
+            r"groups\['site'\] must give each of 40 records one",
         ),
         ({"age": np.unique(np.linspace(0, 1, 40), return_inverse=True)}, "Cut floats into declared bands"),
     ],

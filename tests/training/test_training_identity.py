@@ -537,7 +537,7 @@ def test_what_differs_is_said(what: str, tmp_path: Path) -> None:
     other, told = DIFFERING[what]
     with pytest.raises(PrivacyRefusal, match=told) as refusal:
         other().load(tmp_path / "state")
-    assert "have no noise" in str(refusal.value)
+    assert "has no noise" in str(refusal.value)
     session().load(tmp_path / "state")
 
 

@@ -83,7 +83,7 @@ def test_outputs_that_are_not_finite_have_no_auc() -> None:
     ("outputs", "targets", "words"),
     [
         (torch.zeros(4, 2), torch.zeros(4, 3, dtype=torch.bool), r"\(n, k\) logits for \(n, k\) labels"),
-        (torch.zeros(4, 2), torch.zeros(4, dtype=torch.bool), r"use targets\.long\(\) for classes"),
+        (torch.zeros(4, 2), torch.zeros(4, dtype=torch.bool), r"For classes, use targets\.long\(\)"),
     ],
 )
 def test_outputs_that_do_not_fit_are_refused(outputs: Tensor, targets: Tensor, words: str) -> None:

@@ -100,7 +100,7 @@ def test_steps_after_a_saved_one_are_not_taken_otherwise(change: str, tmp_path: 
     else:
         run._run.records = type(run._run.records)((-data()[0], data()[1]))  # type: ignore[call-arg]
     done = run.steps_done
-    with pytest.raises(PrivacyRefusal, match="taken before, with another result"):
+    with pytest.raises(PrivacyRefusal, match="taken before, with the same noise but another result"):
         walk(run, 2)
     assert run.steps_done <= done + 1  # another rate shows in the step after
 
@@ -141,7 +141,7 @@ def test_other_records_are_refused_whichever_weights_they_move(tmp_path: Path) -
     exchanged = x.clone()
     exchanged[:, [1, 2]] = x[:, [2, 1]]
     run._run.records = type(run._run.records)((exchanged, y))  # type: ignore[call-arg]
-    with pytest.raises(PrivacyRefusal, match="taken before, with another result"):
+    with pytest.raises(PrivacyRefusal, match="taken before, with the same noise but another result"):
         walk(run, 1)
 
 
@@ -227,7 +227,7 @@ def test_a_selection_over_one_model_is_refused(ledger: Ledger, monkeypatch: pyte
     """The best would depend on all runs, and the charge covers one."""
     monkeypatch.setattr("tacit.training.scoring.draw_trials", lambda event: 2)
     net = network(5, 3)
-    with pytest.raises(PrivacyRefusal, match="trained weights of an earlier run"):
+    with pytest.raises(PrivacyRefusal, match="that an earlier run has trained"):
         select_candidate(
             [0.1, 0.2], lambda rate: session(rate, net=net), lambda net: 0.0,
             plan=PLAN, ledger=ledger, dataset="people", mean=4,

@@ -316,7 +316,7 @@ WRONG: dict[str, tuple[Callable[[], Any], str]] = {
     "missing among times": (lambda: [pd.NaT, "a", "b"], "1 rows have no owner"),
     "missing among categories": (lambda: pd.Categorical(["a", None, "b"]), "1 rows have no owner"),
     "lists for some": (lambda: np.array([["a", "b"], ["c", "d"], ["a", "b"]]), "a list of lists"),
-    "a column of a frame": (lambda: pd.DataFrame({"owner": ["a", "b", "b"]}), "one owner for each row"),
+    "a column of a frame": (lambda: pd.DataFrame({"owner": ["a", "b", "b"]}), "one owner per row"),
     "empty": (lambda: ["a", " ", "b"], "1 rows have no owner"),
     "mixed types": (lambda: np.array([7, "7", 8], dtype=object), r"several types \(int, text\)"),
     "mixed types in a list": (lambda: [1.0, "1", 2], r"several types"),
@@ -324,7 +324,7 @@ WRONG: dict[str, tuple[Callable[[], Any], str]] = {
     "one owner": (lambda: ["a"] * 3, "all rows have one owner"),
     "too few": (lambda: ["a", "a"], "all rows have one owner"),
     "none": (list, "must not be empty"),
-    "a table": (lambda: np.zeros((3, 2)), "one owner for each row"),
+    "a table": (lambda: np.zeros((3, 2)), "one owner per row"),
     "dates": (lambda: np.array(["2026-01-01"] * 3, dtype="datetime64[D]"), "integers or strings"),
 }
 

@@ -736,8 +736,8 @@ WRONG_RECORDS: dict[str, tuple[Callable[[], Any], str]] = {
     "beyond float32": (
         lambda: (X * 1e300, Y), r"part 0 of the data contains numbers beyond torch\.float32.*public bounds"
     ),
-    "beyond int64": (lambda: (X, np.full(N, 2**63, dtype=np.uint64)), r"part 1 .*beyond int64.*public list"),
-    "an integer beyond int64": (items(lambda i: (X[i], 10**30)), r"part 1 .*beyond int64.*public list"),
+    "beyond int64": (lambda: (X, np.full(N, 2**63, dtype=np.uint64)), r"part 1 .*for int64.*public list"),
+    "an integer beyond int64": (items(lambda i: (X[i], 10**30)), r"part 1 .*for int64.*public list"),
     "a sparse tensor": (lambda: (torch.tensor(X).to_sparse(), Y), r"part 0 is a sparse tensor.*to_dense"),
     "a text column": (
         lambda: frame().assign(ward=[CELL] * N), r"column 'ward' is of type.*Encoder"

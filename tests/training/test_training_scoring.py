@@ -369,7 +369,7 @@ def test_of_two_processes_one_may_show_its_score(ledger: Ledger, monkeypatch: py
 
 def test_a_score_that_is_not_paid_for_is_refused(tmp_path: Path) -> None:
     with closing(opened(tmp_path)) as ledger:
-        with pytest.raises(PrivacyRefusal, match="is part of the charge of its first step"):
+        with pytest.raises(PrivacyRefusal, match="is paid for with its first step"):
             score(session(ledger))
         with pytest.raises(InvalidInput, match="score_report"):
             score(session(ledger, which=plan(score_report=None)))

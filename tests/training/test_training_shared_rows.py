@@ -296,7 +296,7 @@ WRONG: dict[str, tuple[Callable[[], Any], str]] = {
     "mixed types": (lambda: [["7"], [7], ["b"]], r"several types \(int, text\)"),
     "a name among lists": (lambda: [["a"], "b", ["b"]], "1 of 3 rows have no list of owners"),
     "None among lists": (lambda: [["a"], None, ["b"]], "1 of 3 rows have no list of owners"),
-    "a part in all": (lambda: [["me", "a"], ["b", "me"], ["me"]], "one owner has a part in all rows"),
+    "a part in all": (lambda: [["me", "a"], ["b", "me"], ["me"]], "one owner appears in all rows"),
     "lists of lists": (lambda: [[["a"], ["b", "c"]], [["b"]], [["a"]]], "some rows have a list of owners"),
     "more than any": (lambda: [["a"], ["b"], ["c", "a"]], "no user has more than 2"),
     "a table": (lambda: pd.DataFrame({"from": ["a", "b"], "to": ["b", "c"]}), "a list of lists"),

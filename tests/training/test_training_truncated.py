@@ -121,7 +121,7 @@ def test_more_records_than_the_public_number_are_refused_before_a_step() -> None
 
 
 def test_audit_slots_are_refused() -> None:
-    with pytest.raises(PrivacyRefusal, match="one canary displaces another"):
+    with pytest.raises(PrivacyRefusal, match="would displace each other"):
         session(plan(), audit=AuditSlots(4))
 
 

@@ -352,8 +352,8 @@ def _read(path: Path, shape: tuple[int, ...]) -> np.ndarray | None:
 Encoder = Callable[[Tensor], Tensor]
 _ROUNDING = 1e-3  # relative; rounding differs far less, and features that mix records differ far more
 _CAUSES = (
-    "So it mixes records, and their influence has no bound. Look for batch norm in training mode (call "
-    "eval() first), for x - x.mean(0), and for padding without a mask."
+    "One record's influence then has no bound. Look for batch norm in training mode (call eval() first), for "
+    "x - x.mean(0), and for padding without a mask."
 )
 
 
@@ -373,10 +373,12 @@ def check_isolated(encoder: Encoder, example_inputs: Tensor) -> None:
         alone = torch.cat([_features(encoder, row) for row in torch.split(rows, 1)])
         if not _alike(features, alone):
             raise UnsupportedModel(
-                f"the encoder gives a record different features alone and in a batch. {_CAUSES}"
+                f"the encoder's features of a record depend on the other records of the batch. {_CAUSES}"
             )
         if not _alike(features, _features(encoder, rows.flip(0)).flip(0)):
-            raise UnsupportedModel(f"the encoder's features depend on the order of records. {_CAUSES}")
+            raise UnsupportedModel(
+                f"the encoder's features of a record depend on its place in the batch. {_CAUSES}"
+            )
 
 
 def _accepted_records(encoder: Encoder, example: Tensor) -> tuple[Tensor, Tensor]:

@@ -135,8 +135,8 @@ class PretrainedText(Pretrained):
         self.pooling = _pooling(folder) or (_LAST if causal else _MEAN)
         if causal and self.pooling == _FIRST_TOKEN:
             raise InvalidInput(
-                f"{folder.path / POOLING} asks for the state of the first token, which in a causal model "
-                "depends on no other token. Remove the file."
+                f"{folder.path / POOLING} takes a text's features from the first token, which in a causal "
+                "model ignores all later tokens. Remove the file."
             )
         files = files_in(folder.path, (CONFIG, INDEX, *TOKENIZER_FILES, POOLING))
         super().__init__(
@@ -188,8 +188,8 @@ class PretrainedText(Pretrained):
             return list(self._tokenizer.encode_batch(texts))
         except Exception as problem:  # noqa: BLE001  # its message would contain a record's text
             raise InvalidInput(
-                f"the tokenizer cannot read a text ({without_values(problem)}). Its vocabulary may lack a "
-                "token for unknown words."
+                f"the tokenizer fails on a text ({without_values(problem)}). It may lack a token for unknown "
+                "words; then choose another model."
             ) from None
 
     def forward(self, inputs: Tensor) -> Tensor:
@@ -390,8 +390,8 @@ def _features(body: nn.Module, size: int, kind: str) -> int:
     except Exception as problem:  # noqa: BLE001  # a network may raise any exception for a wrong size
         reason = " ".join(str(problem).split())[:300].rstrip(".")
         raise InvalidInput(
-            f"{kind} fails on images of {size} by {size} pixels: {type(problem).__name__}: "
-            f"{reason}. Use the image_size of its training, or an image model."
+            f"{kind} fails on images of {size} by {size} pixels: {type(problem).__name__}: {reason}. Set "
+            "image_size to the size used in its training, or choose an image model."
         ) from None
     if features.dim() != 2:
         raise InvalidInput(f"{kind} must return features (n, d); it returned shape {tuple(features.shape)}.")
@@ -473,12 +473,12 @@ def load_weights(path: Path, *, architecture: str, image_size: int | None = None
     beyond = [name for name in weights if name not in expected and name.partition(".")[0] not in _HEADS]
     if lacking or beyond:
         raise InvalidInput(
-            f'the weights in {path} do not fit architecture = "{architecture}": '
-            f"{len(lacking)} of the {len(expected)} tensors of {package} are missing or differ in shape"
-            + (f" ({lacking[0]})" if lacking else "")
-            + f", and {len(beyond)} of the file's tensors belong to no layer"
-            + (f" ({beyond[0]})" if beyond else "")
-            + ". Name the architecture of these weights."
+            f'the weights in {path} do not fit architecture = "{architecture}". Missing or of another shape: '
+            f"{len(lacking)} of the {len(expected)} tensors of {package}"
+            + (f", such as {lacking[0]}" if lacking else "")
+            + f". Unknown: {len(beyond)} tensors"
+            + (f", such as {beyond[0]}" if beyond else "")
+            + ". Set architecture to that of these weights."
         )
     body.load_state_dict({name: weights[name].to(expected[name].dtype) for name in expected})
     return PretrainedPictures(
@@ -501,8 +501,8 @@ def _read(path: Path) -> dict[str, Tensor]:
             content = torch.load(path, map_location="cpu", weights_only=True)
     except pickle.UnpicklingError:  # torch's message says how to run the code anyway
         raise InvalidInput(
-            f"{path} contains more than tensors. Other pickles can run any code, so they are not read. Save "
-            "model.state_dict(), best as .safetensors."
+            f"{path} contains more than tensors, and loading it could run any code. Save model.state_dict(), "
+            "best as .safetensors."
         ) from None
     except Exception as problem:  # noqa: BLE001  # the libraries raise anything for another format
         reason = reason_of(problem).partition("\n")[0][:200].rstrip(".")

@@ -152,8 +152,8 @@ def check_types(types: Mapping[str, str], policy: Policy) -> None:
         kind = types[policy.unit_column]
         if _base(kind) not in _UNIT_TYPES:
             raise InvalidInput(
-                f"the unit column {policy.unit_column!r} cannot be of type {kind}: one unit could have "
-                "several spellings, and count several times. Convert it to an integer or a string, "
+                f"column {policy.unit_column!r} identifies a {policy.unit}, so it cannot be of type {kind}: "
+                f"one {policy.unit} could be written in several ways. Convert it to an integer or a string, "
                 "such as in a view."
             )
     for name, column in policy.columns.items():
@@ -197,8 +197,8 @@ def refuse_missing_values(policy: Policy) -> None:
     if columns := [column for column in policy.needed_columns if missing_words_of(column, policy)]:
         name, word = columns[0], missing_words_of(columns[0], policy)[0]
         raise InvalidInput(
-            f"column {name!r} has missing_values, which a database cannot apply. Query a view with "
-            f"NULLIF(\"{name}\", '{word}') in its place, and delete missing_values from the policy."
+            f"column {name!r} has missing_values, which are not supported in a database. Create a view with "
+            f"NULLIF(\"{name}\", '{word}') as this column, and delete missing_values from the policy."
         )
 
 
@@ -272,7 +272,9 @@ class PostgresEngine(_Database):
         try:
             self._connection: Connection[Any] = psycopg.connect(url.replace("+psycopg:", ":", 1))
         except psycopg.Error as problem:
-            raise InvalidInput(f"PostgreSQL cannot be reached: {str(problem).strip()}.") from None
+            raise InvalidInput(
+                f"PostgreSQL cannot be reached: {str(problem).strip()}. Check address and server."
+            ) from None
         self._connection.read_only = True
         self._connection.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
         try:
@@ -283,7 +285,8 @@ class PostgresEngine(_Database):
         except psycopg.Error:
             self.close()
             raise InvalidInput(
-                f"table {table!r} of schema {schema!r} does not exist or may not be read."
+                f"table {table!r} of schema {schema!r} does not exist, or this user cannot read it. Check "
+                "the names."
             ) from None
 
     def check(self, policy: Policy) -> None:
@@ -293,8 +296,8 @@ class PostgresEngine(_Database):
         for name, _, deterministic in self._columns:
             if name in columns and not deterministic:
                 raise InvalidInput(
-                    f"column {name!r} has a collation in which different strings are equal. Use a view that "
-                    f'has it as "{name}" COLLATE "C".'
+                    f"column {name!r} compares some different strings as equal, by its collation. Create a "
+                    f'view with "{name}" COLLATE "C" as this column.'
                 )
 
     def _fetch(self, text: str) -> list[tuple[Any, ...]]:
@@ -347,8 +350,8 @@ class SparkEngine(_Database):
             actual = session.conf.get(setting)
             if actual != value:
                 raise InvalidInput(
-                    f"the Spark session has {setting} = {actual}, which changes the meaning of statements. "
-                    f'Set session.conf.set("{setting}", "{value}").'
+                    f"the Spark session has {setting} = {actual}, which would change the results of queries. "
+                    f'Call session.conf.set("{setting}", "{value}").'
                 )
         super().__init__(table.split("."))
         try:
@@ -363,7 +366,7 @@ class SparkEngine(_Database):
         for name in columns:
             if " collate " in self._columns[name]:
                 raise InvalidInput(
-                    f"column {name!r} has a collation in which different strings may be equal. Cast it to a "
+                    f"column {name!r} may compare different strings as equal, by its collation. Cast it to a "
                     "plain string first."
                 )
 
@@ -656,7 +659,7 @@ class DuckDBEngine(Engine):
             if path.is_dir():
                 raise InvalidInput(
                     f"the folder {str(path)!r} has numbers or dates as strings, or missing_values, which "
-                    "are not read in the files of a folder. Convert these columns."
+                    "Tacit reads only from a single file. Convert these columns."
                 )
             self._unread = policy
             return
@@ -686,8 +689,8 @@ class DuckDBEngine(Engine):
         if [str(row[0]) for row in described] != own:  # a renamed column may have the name of another one
             check_names(own, own, repr(str(path)))
             raise InvalidInput(
-                f"DuckDB changes some column names of {str(path)!r}. Rename these columns to plain, "
-                "distinct names."
+                f"DuckDB reads some columns of {str(path)!r} under other names. Rename these columns to "
+                "plain, distinct names."
             )
 
     def load(self) -> None:
@@ -811,7 +814,7 @@ def database_at(source: str, table: str | None) -> Engine | None:
         return None
     if table is None:
         raise InvalidInput(
-            "Which table of the database? Use --table schema.table, or in a run file [data] table."
+            "the table of the database is not named. Set --table schema.table, or [data] table in a run file."
         )
     schema, _, name = table.rpartition(".")
     if of_postgres:

@@ -69,19 +69,19 @@ class Grid:
     def __post_init__(self) -> None:
         if max(-self.lower, self.upper) > _LARGEST_BOUND or self.step < _SMALLEST_STEP:
             raise InvalidInput(
-                f"bounds [{self.lower!r}, {self.upper!r}] in steps of {self.step!r} overflow or underflow: "
-                f"bounds must be at most {_LARGEST_BOUND:g} in size, and steps at least "
+                f"bounds [{self.lower!r}, {self.upper!r}] or step {self.step!r} are out of range. Bounds "
+                f"must be at most {_LARGEST_BOUND:g} in absolute value, and steps at least "
                 f"{_SMALLEST_STEP:g}. Declare tighter bounds, or the column in another unit."
             )
         if max(abs(self.lower), abs(self.upper)) / self.step > _LARGEST_CELL:
             raise InvalidInput(
-                f"step {self.step!r} is too small for bounds [{self.lower!r}, {self.upper!r}]: neighbouring "
-                "values are equal as doubles. Declare a larger step."
+                f"step {self.step!r} is too small for bounds [{self.lower!r}, {self.upper!r}]: adjacent "
+                "steps are equal as 64-bit floats. Declare a larger step."
             )
         if self.low == self.high:
             raise InvalidInput(
-                f"step {self.step!r} is too large for bounds [{self.lower!r}, {self.upper!r}]: both round "
-                "to the same multiple of the step. Declare a smaller step."
+                f"step {self.step!r} is too large for bounds [{self.lower!r}, {self.upper!r}]: both bounds "
+                "round to the same multiple of the step. Declare a smaller step."
             )
 
     @classmethod
@@ -195,8 +195,8 @@ class Squares(Measure):
     def __post_init__(self) -> None:
         if self.root > _LARGEST_ROOT:
             raise InvalidInput(
-                f"squares of column {self.column!r} allow at most {2 * _LARGEST_ROOT} steps; got "
-                f"{self.grid.high - self.grid.low}. Declare a larger step."
+                f"a sum of squares of column {self.column!r} allows at most {2 * _LARGEST_ROOT} steps "
+                f"between its bounds; got {self.grid.high - self.grid.low}. Declare a larger step."
             )
 
     @property
@@ -383,8 +383,8 @@ def bound(measure: Measure, policy: Policy, *, groups: bool, filtered: bool) -> 
     each = measure.largest
     if each * policy.largest_table > _LARGEST_SUM:
         raise PrivacyRefusal(
-            f"{policy.largest_table} rows of up to {each} steps each overflow 64 bits. Declare a smaller "
-            "largest_table, or a larger step for the column."
+            f"the sum over {policy.largest_table} rows of up to {each} steps each can exceed 64 bits. "
+            "Declare a smaller largest_table, or a larger step."
         )
     if isinstance(measure, Pair):
         return Bound(rows * each, each=rows * each, places=2 * rows if groups else 2)
@@ -505,7 +505,7 @@ def bins_of(item: Quantile, policy: Policy) -> Bins | Regular:
     if item.candidates is not None:
         if len(item.candidates) > _MOST_CANDIDATES + 1:
             raise InvalidInput(
-                f"candidates must be at most {_MOST_CANDIDATES + 1} values; got {len(item.candidates)}."
+                f"candidates must contain at most {_MOST_CANDIDATES + 1} values; got {len(item.candidates)}."
             )
         candidates = map(float, item.candidates)
         edges = tuple(low / 2 + high / 2 for low, high in itertools.pairwise(candidates))
@@ -733,7 +733,9 @@ class Choice:
     def losses(self, counts: Sequence[int]) -> list[int]:
         """Return the loss of each candidate, given the number of values that count as that candidate."""
         if len(counts) != len(self.values):
-            raise InvalidInput(f"give one count per candidate ({len(self.values)}); got {len(counts)}.")
+            raise InvalidInput(
+                f"counts must contain one count per candidate ({len(self.values)}); got {len(counts)}."
+            )
         whole, below, losses = sum(counts), 0, []
         for equal in counts:
             above = whole - below - equal

@@ -85,9 +85,8 @@ class TableMoments:
             column = self.encoder.columns[name]
             if column.is_moment and isinstance(self.engine, SparkEngine):
                 raise InvalidInput(
-                    f"column {name!r} is a {column.kind}, which Spark converts to other numbers than other "
-                    "engines. Create a view with a number instead, such as the days since a public "
-                    "date."
+                    f"column {name!r} is a {column.kind}, which Spark converts differently from other "
+                    "engines. Create a view with a number instead, such as the days since a public date."
                 )
             if column.buckets is not None:
                 raise InvalidInput(
@@ -139,7 +138,7 @@ class TableMoments:
         tree = exp.select(exp.Count(this=exp.Star()), *counts).from_(SOURCE, copy=False)
         ((rows, *found),) = self.engine.rows(Statement((), tree, 0))
         if not rows:
-            raise InvalidInput("the table has no rows. Check its name.")
+            raise InvalidInput("the table has no rows. Check the table's name.")
         for (_, what, fix, whole), count in zip(faults, map(int, found), strict=True):
             if count and (count == rows or not whole):
                 raise InvalidInput(f"{count:,} of {int(rows):,} rows {what}. {fix} Nothing was charged.")

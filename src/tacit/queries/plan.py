@@ -282,8 +282,8 @@ def _declared_groups(query: Query, policy: Policy) -> tuple[Key, ...] | None:
         lists.append(tuple(keys))
     if math.prod(map(len, lists)) > _MOST_GROUPS:
         raise InvalidInput(
-            f"by gives {math.prod(map(len, lists))} groups ({', '.join(query.by)}), more than "
-            f"{_MOST_GROUPS}. Group by fewer columns."
+            f"grouping by {', '.join(query.by)} makes {math.prod(map(len, lists))} groups; at most "
+            f"{_MOST_GROUPS} are allowed. Group by fewer columns."
         )
     return tuple(itertools.product(*lists))
 
@@ -304,24 +304,30 @@ def _noise_of(parameters: _Parameters, *, parts: int, threshold: bool) -> _Noise
         check_real("delta", delta, low=0.0, high=1.0, open_low=True, open_high=True)
     if threshold and delta is None:
         raise InvalidInput(
-            "delta is needed, because the policy does not declare the groups: a noisy threshold selects "
-            "them, and fails with probability delta. Set delta, such as 1e-9, or declare the values."
+            "delta is missing. The policy does not declare the groups, so a noisy threshold selects them; "
+            "delta is its probability of failure. Set delta, such as 1e-9, or declare the values."
         )
     if law == "laplace":
         if epsilon is None or rho is not None:
-            raise InvalidInput("rho is only for mechanism 'gaussian'. Set epsilon for Laplace noise.")
+            raise InvalidInput(
+                "mechanism 'laplace' takes epsilon, not rho. Set epsilon, or use mechanism 'gaussian'."
+            )
         if delta is not None and not threshold:
             raise InvalidInput(
-                f"delta={delta!r} is not needed: Laplace noise for declared groups has delta = 0. Leave it "
-                "out."
+                f"delta={delta!r} is not needed: Laplace noise for declared groups has delta = 0. Leave "
+                "delta out."
             )
         return _Noise(law, exact("epsilon", epsilon) / max(parts, 1), delta)
     if (epsilon is None) == (rho is None):
-        raise InvalidInput("mechanism 'gaussian' needs rho, or epsilon with delta. Set one of them.")
+        raise InvalidInput(
+            "mechanism 'gaussian' needs either epsilon and delta, or only rho (the cost in zCDP)."
+        )
     if rho is not None:
         return _Noise(law, exact("rho", rho) / max(parts, 1), delta if threshold else None)
     if delta is None:
-        raise InvalidInput("mechanism 'gaussian' needs a delta with epsilon. Set delta too, or rho instead.")
+        raise InvalidInput(
+            "mechanism 'gaussian' with epsilon also needs delta. Set delta, or rho in place of epsilon."
+        )
     converted = rho_within(exact("epsilon", epsilon), delta / 2 if threshold else delta)
     return _Noise(law, converted / max(parts, 1), delta / 2 if threshold else None)
 
@@ -405,8 +411,8 @@ class OpenDPSampler:
         # sensitivity D.
         if not 0 < scale <= Fraction(sys.float_info.max) or Fraction(float(scale)) != scale:
             raise InvalidInput(
-                f"OpenDP needs the scale of the noise as a positive float; got {scale!r}. Use the nearest "
-                "larger float, or noise='own', which allows any fraction."
+                f"OpenDP's noise scale must be a positive float; got {scale!r}. Use the nearest larger "
+                "float, or noise='own' (Tacit's noise), which allows any fraction."
             )
         dp = self._dp
         domain = dp.vector_domain(dp.atom_domain(T="i64"))

@@ -988,8 +988,8 @@ class PrivateTable:
                 "now with a higher attempt, which is charged again."
             )
         raise PrivacyRefusal(
-            "this query was charged before, but its answer was lost. The charge stays, because the answer "
-            "may have been seen. To ask and pay again, raise attempt by 1, such as to attempt=2."
+            "this query was charged before, but its answer was lost. The charge stays, because someone may "
+            "have seen the answer. To ask and pay again, increase attempt, such as attempt=2."
         )
 
     def _answer(self, compiled: Compiled, charge: Charge, *, repeated: bool) -> Answer:

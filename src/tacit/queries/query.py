@@ -39,12 +39,15 @@ def plain_value(field: str, value: object) -> Value:
         return value
     if isinstance(value, str):
         if "\x00" in value or any(0xD800 <= ord(letter) < 0xE000 for letter in value):
-            raise InvalidInput(f"{field} must be a string without NUL or lone surrogates; got {value!r}.")
+            raise InvalidInput(
+                f"{field} must be a string of valid Unicode characters, without NUL; got {value!r}."
+            )
         return value
     if isinstance(value, int):
         if abs(value) > 1 << 53:
             raise InvalidInput(
-                f"{field} must be at most 2**53 in size, so that it is exact as a double; got {value}."
+                f"{field} must be at most 2**53 in absolute value, because 64-bit floats round larger "
+                f"integers; got {value}."
             )
         return value
     number = check_real(field, value)
@@ -180,7 +183,7 @@ def _values(field: str, items: object) -> tuple[Value, ...]:
     """Return the distinct values in a canonical order; True and 1 are different values."""
     values = [plain_value(field, value) for value in sequence_of(field, items)]
     if not 0 < len(values) <= _MOST_LEAVES:
-        raise InvalidInput(f"{field} must be 1 to {_MOST_LEAVES} values; got {len(values)}.")
+        raise InvalidInput(f"{field} must contain 1 to {_MOST_LEAVES} values; got {len(values)}.")
     ordered: dict[tuple[str, float, str], Value] = {}
     for value in values:
         if isinstance(value, str):
@@ -217,7 +220,8 @@ def leaves_of(predicate: Predicate | None) -> list[Compare | IsNull | In]:
                     leaves.append(item)
         if depth > _DEEPEST or len(leaves) > _MOST_LEAVES:
             raise InvalidInput(
-                f"where must be at most {_DEEPEST} levels deep with at most {_MOST_LEAVES} comparisons."
+                f"the where condition may have at most {_DEEPEST} levels and {_MOST_LEAVES} comparisons. "
+                "Simplify it."
             )
         level = below
     return leaves
@@ -463,7 +467,7 @@ AGGREGATES: MappingProxyType[str, type[Any]] = MappingProxyType(
 
 def _boolean(name: str, value: object) -> bool:
     if not isinstance(value, bool):
-        raise InvalidInput(f"{name} must be True or False; got {value!r}. True divides by n - 1, False by n.")
+        raise InvalidInput(f"{name} must be True (divide by n - 1) or False (divide by n); got {value!r}.")
     return value
 
 
@@ -473,7 +477,9 @@ def _increasing(name: str, values: object) -> tuple[Value, ...]:
         check_real(name, value)
     numbers = tuple(plain_value(name, value) for value in sequence_of(name, values))
     if len(numbers) < least or any(float(a) >= float(b) for a, b in itertools.pairwise(numbers)):
-        raise InvalidInput(f"{name} must be {least} or more numbers, strictly increasing; got {values!r}.")
+        raise InvalidInput(
+            f"{name} must be {least} or more numbers in strictly increasing order; got {values!r}."
+        )
     return numbers
 
 
@@ -530,10 +536,10 @@ class Query:
             names = sequence_of(field, getattr(self, field))
             put(self, field, tuple(column_name(field, name) for name in names))
         if len(set(self.by)) < len(self.by):
-            raise InvalidInput(f"by must not name a column twice; got {self.by!r}.")
+            raise InvalidInput(f"by contains a column twice: {self.by!r}. Name each column once.")
         if self.names and len(self.names) != len(self.aggregates):
             raise InvalidInput(
-                f"names must be one per aggregate ({len(self.aggregates)}); got {self.names!r}."
+                f"names must contain one name per aggregate ({len(self.aggregates)}); got {self.names!r}."
             )
         columns = (*self.by, *self.output_names)
         if len(set(columns)) < len(columns):
@@ -633,7 +639,7 @@ def check_query(query: Query, policy: Policy) -> None:
 def declaration(name: str, policy: Policy) -> Column:
     if name == policy.unit_column:
         raise PrivacyRefusal(
-            f"column {name!r} identifies the {policy.unit} of each row, so an answer could be about one "
+            f"column {name!r} identifies the {policy.unit} of each row, so an answer could describe a single "
             f"{policy.unit}. Only count its distinct values: CountUnits(), or count(DISTINCT {name}) in SQL."
         )
     if name not in policy.columns:
@@ -659,7 +665,7 @@ def check_leaf(leaf: Compare | IsNull | In, policy: Policy) -> None:
     for value in values:
         if not fits(value):
             raise InvalidInput(
-                f"column {leaf.column!r} is of kind {column.kind!r}; compare it with {words}; got {value!r}."
+                f"column {leaf.column!r} is of kind {column.kind!r}. Compare it with {words}; got {value!r}."
             )
 
 
@@ -691,15 +697,13 @@ def _check_lifetimes(
 ) -> None:
     if time.low is None or time.low < 0:
         raise InvalidInput(
-            f"a survival time must have lower = 0 and an upper bound; the policy declares {item.time!r} with "
-            f"lower = {time.low!r}. Declare lower = 0 and register the table again, which finds negative "
-            "times."
+            f"a survival time needs lower = 0 and an upper bound; {item.time!r} has lower = {time.low!r}. "
+            "Declare lower = 0, and register the table again."
         )
     if policy.rows_per_unit > 1:
         raise InvalidInput(
             "a survival curve needs rows_per_unit = 1, because its intervals assume independent rows; the "
-            f"policy has {policy.rows_per_unit}. Prepare a table with one row per {policy.unit}, such as "
-            "until the first event."
+            f"policy has {policy.rows_per_unit}. Prepare a table with one row per {policy.unit}."
         )
     event = declaration(item.event, policy)
     zero_or_one = event.kind == "integer" and (
@@ -708,11 +712,10 @@ def _check_lifetimes(
     if event.kind != "boolean" and not zero_or_one:
         raise InvalidInput(
             f"an event must be true or false, or 1 or 0; {item.event!r} is declared as {event.kind}. Declare "
-            'kind = "boolean". If its cells are other words, also state them, such as true = ["2"], false = '
-            '["1"].'
+            'kind = "boolean". For other codes, declare them too, such as true = ["2"], false = ["1"].'
         )
     if item.edges is not None and (item.edges[0] != 0 or len(item.edges) > _MOST_TIMES + 1):
         raise InvalidInput(
-            f"edges of a survival curve must begin with 0 and be at most {_MOST_TIMES + 1}; got "
+            f"edges (of the time bins) must begin with 0 and be at most {_MOST_TIMES + 1} values; got "
             f"{len(item.edges)} from {item.edges[0]}."
         )

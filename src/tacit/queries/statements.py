@@ -303,7 +303,9 @@ def statement(measures: Sequence[Measure], query: Query, policy: Policy) -> Stat
     # left out of whole groups.
     binned = measures[0].binned
     if binned and len(measures) > 1:
-        raise InvalidInput(f"a measure with bins needs its own statement; got {len(measures)} measures.")
+        raise InvalidInput(
+            f"a measure with bins must be alone in its statement; got {len(measures)} measures."
+        )
     groups = [f"key{place}" for place in range(len(query.by))]
     keys = [*groups, "bin"] if binned else groups
     summed = dict.fromkeys(item.column for item in measures if isinstance(item, Present | Total | Squares))

@@ -248,8 +248,8 @@ def _check_number(engine: Engine, policy: Policy) -> None:
         counted = "rows" if policy.unit_column is None else f"different values of {policy.unit_column!r}"
         raise InvalidInput(
             f"the table has {number:,} {counted}, but the policy states public_records = "
-            f"{policy.public_records:,}, by which means and totals are computed. Register the whole table, "
-            f"or open the data set with public_records = {number}."
+            f"{policy.public_records:,}, which enters means and totals. Register the whole table, or open "
+            f"the data set with public_records = {number}."
         )
 
 

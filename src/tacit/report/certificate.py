@@ -148,7 +148,7 @@ def recorded(entries: Sequence[Entry], run: str | None) -> dict[str, Any]:
     if run is not None and all(spent.run != run for spent in charges):
         runs = ", ".join(sorted({spent.run for spent in charges if spent.run is not None})) or "none"
         raise InvalidInput(
-            f"no charge of {opened['dataset']!r} belongs to run {run!r}. Its runs are: {runs}."
+            f"run {run!r} has no charge in data set {opened['dataset']!r}. The runs with charges are: {runs}."
         )
     return {
         "subject": {
@@ -392,7 +392,7 @@ def make_key(path: Path) -> str:
         handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     except FileExistsError:
         raise InvalidInput(
-            f"the file {path} exists already. Keys are never overwritten, since their signatures could no "
+            f"the file {path} exists already. Tacit overwrites no key, because the key's signatures could no "
             "longer be checked. Choose another name."
         ) from None
     with os.fdopen(handle, "wb") as file:

@@ -105,12 +105,12 @@ def check_statements(statements: Mapping[str, str]) -> dict[str, str]:
     """Check that each key is in the checklist, and that no text claims too much. Return the statements."""
     for key, text in statements.items():
         if key not in STATEMENTS:
-            raise InvalidInput(f"{key!r} is not one of the statements: {', '.join(STATEMENTS)}.")
+            raise InvalidInput(f"{key!r} is not a statement. Choose from: {', '.join(STATEMENTS)}.")
         if not str(text).strip() or not isinstance(text, str):
             raise InvalidInput(f"the statement {key!r} must be a string. Correct or remove it.")
         if claims_too_much(text):
             raise InvalidInput(
-                f"the statement {key!r} claims anonymity, which differential privacy cannot prove. "
+                f"the statement {key!r} calls data anonymous, which differential privacy cannot prove. "
                 "Describe what was done."
             )
         _check_form(key, text)
@@ -135,7 +135,7 @@ def _check_form(key: str, text: str) -> None:
     if key in CHOICES and text not in CHOICES[key]:
         raise InvalidInput(
             f"the statement {key!r} must be one of {', '.join(CHOICES[key])}; got {text!r}. If none fits, "
-            "remove it; the registry accepts no other value."
+            "remove it: the registry accepts no other value."
         )
     if key == "published":
         try:

@@ -91,8 +91,8 @@ def _check_by_hub(card: str, front: Mapping[str, Any]) -> None:
     if read != front:
         wrong = sorted(name for name in {*read, *front} if read.get(name) != front.get(name))
         raise InvalidInput(
-            f"huggingface_hub {hub.__version__} misreads {', '.join(wrong)} in the model card: the values "
-            "read differ from those written. Change them in [card], or the unit's name."
+            f"huggingface_hub {hub.__version__} reads other values of {', '.join(wrong)} from the model card "
+            "than Tacit wrote. Change these values in [card], or the unit's name."
         )
 
 

@@ -147,7 +147,10 @@ def price_event(
       attacker can do.
     """
     if not methods or len(set(methods)) < len(methods):
-        raise InvalidInput(f"methods must name one or more different accountants; got {', '.join(methods)}.")
+        raise InvalidInput(
+            "methods must be accountants (ways to compute epsilon), each named once; got "
+            f"{', '.join(methods)}."
+        )
     for name in methods:
         check_in("method", name, (*METHODS, "best"))
     relation = Adjacency.parse(adjacency)
@@ -168,7 +171,9 @@ def price_event(
     if not curves:
         reasons = " ".join(dict.fromkeys(str(quote.refusal) for quote in quotes))
         names = ", ".join(methods)
-        raise UnsupportedEvent(f"none of {names} has a bound for this event. {reasons}")
+        raise UnsupportedEvent(
+            f"none of the accountants {names} can bound epsilon for this mechanism. {reasons}"
+        )
     progress("pricing", len(methods), len(methods) + 1)
     risk = _risk(_best(quotes, curves), delta)
     progress("pricing", len(methods) + 1, len(methods) + 1)

@@ -107,15 +107,15 @@ def fields_missing(record: Mapping[str, Any], tier: int) -> list[str]:
 def _check(data: Mapping[str, Any], statements: Mapping[str, str]) -> None:
     if data["ledger"]["test_keys"]:
         raise PrivacyRefusal(
-            f"a ledger with a fixed test key gives no privacy: the noise of {data['ledger']['test_keys']:,} "
-            "of its charges can be subtracted. Start a new ledger without the key."
+            f"{data['ledger']['test_keys']:,} charges of this ledger were made with a fixed test key. They "
+            "give no privacy, because their noise can be subtracted. Start a new ledger without the key."
         )
     required = (*_REQUIRED, "product_type") if data["kinds"].get("claimed") else _REQUIRED
     if keys := [key for key in required if key not in statements]:
         missing = "; ".join(f"{key}, {STATEMENTS[key][2]}" for key in keys)
         raise InvalidInput(
-            f"the registry requires these statements: {missing}. Add them to the file of --statements, or "
-            "use --interactive."
+            f"the registry of deployments requires these statements: {missing}. Add them to the file of "
+            "--statements, or use --interactive."
         )
 
 

@@ -181,12 +181,12 @@ def make_statement(
     """
     if isinstance(session, Plan):
         raise InvalidInput(
-            "make_statement needs the session that trained, not a plan: only the session knows how many "
-            "steps were taken. After a run, make the session again and call session.load(its resume state)."
+            "make_statement needs the session that trained, because a plan does not know how many steps were "
+            "taken. After a run, make the session again, and call session.load(path) with its state."
         )
     if not hasattr(session, "steps_done"):
         raise InvalidInput(
-            f"session must be the session that trained; got {type(session).__name__}. Pass it."
+            f"session must be the one that trained the model; got {type(session).__name__}. Pass it."
         )
     plan, steps_done = session.plan, session.steps_done
     ledger = None if session.charges is None else session.charges.so_far()

@@ -90,7 +90,9 @@ def read_event(data: object) -> Event:
     try:
         return event_from_json(json.dumps(data))
     except (TacitError, RecursionError) as problem:
-        raise InvalidInput(f"the field event cannot be read: {problem}") from None
+        raise InvalidInput(
+            f"the field event, which describes the mechanism, cannot be read: {problem}"
+        ) from None
 
 
 ROUNDING = 1e-6  # relative tolerance: two computers may differ in the same computation
@@ -356,8 +358,8 @@ def _about_facts(data: Mapping[str, Any]) -> list[str]:
     charged = ledger.get("steps") if isinstance(ledger, dict) else None
     if not isinstance(charged, int) or isinstance(charged, bool):
         raise InvalidInput(
-            f"the statement's ledger cannot be read: {str(ledger)[:60]!r} does not say how many steps were "
-            "charged. Get the statement again from its source."
+            f"the statement's field ledger cannot be read: {str(ledger)[:60]!r} does not give the number of "
+            "charged steps. Get the statement again from its source."
         )
     steps = data["mechanism"]["steps"]
     if steps > charged:
@@ -373,7 +375,7 @@ def _about_groups(guarantee: Mapping[str, Any], curve: PrivacyCurve) -> list[str
     for size, epsilon in guarantee["groups"].items():
         if not size.isdecimal() or int(size) < 1 or isinstance(epsilon, bool | str | list | dict):
             raise InvalidInput(
-                f"the statement's group figure for {size!r} cannot be read: it is {epsilon!r}."
+                f"the statement's epsilon for a group of {size!r} cannot be read: it is {epsilon!r}."
             )
         if epsilon is not None and curve.group(int(size)).delta(epsilon) > guarantee["delta"] * (1.0 + 1e-4):
             differences.append(
@@ -442,7 +444,7 @@ def check_against(schema: Mapping[str, Any], data: object, *, what: str) -> None
         finding = f"{f'{chr(39)}s {place}' if place else ''}: {problem.message[:300]}"
     else:
         return
-    raise InvalidInput(f"{what}{finding}. It must fit its schema; get it again from its issuer.")
+    raise InvalidInput(f"{what}{finding}. This does not fit the schema. Ask the issuer for the file again.")
 
 
 def _too_deep(data: object) -> bool:

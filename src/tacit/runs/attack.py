@@ -138,8 +138,8 @@ def finished_files(folder: Path) -> tuple[Config, Plan, dict[str, Any]]:
         plan = replace(plan, steps=steps)
     if read_event(statement["event"]) != plan.event:
         raise InvalidInput(
-            f"{folder / 'statement.json'} does not belong to {folder / 'config.toml'}: their mechanisms "
-            "differ. Restore both from one run."
+            f"{folder / 'statement.json'} does not belong to {folder / 'config.toml'}: they describe "
+            "different mechanisms. Restore both from one run."
         )
     return config, plan, statement
 
@@ -148,26 +148,26 @@ def open_run(folder: Path, progress: Progress = silent) -> FinishedRun:
     config, plan, statement = finished_files(folder)
     if config.data.rows_per_user is not None:
         raise InvalidInput(
-            f"attacks test single rows, and this run protects whole people ({owned_by(config)!r}), so its "
-            "limits do not apply to rows. Use tacit audit, which plants synthetic people."
+            f"attacks test single rows, but this run protects whole people ({owned_by(config)!r}), so its "
+            "limits are for people. Use tacit audit, which adds synthetic people."
         )
     if config.data.chosen is not None:
         raise InvalidInput(
-            "attacks do not support preferences: the DPO loss of a pair compares two models. Use tacit "
-            "audit, which needs no records."
+            "attacks do not support preferences, whose DPO loss compares two models. Use tacit audit, which "
+            "needs no records."
         )
     if config.data.date is not None:
         raise InvalidInput(
-            f"attacks do not support runs by date ({config.data.date!r}): they train shadow models on "
-            "random halves of the records. Attack a run of the same model with Poisson sampling."
+            f"attacks do not support runs by date ({config.data.date!r}), because they train models on "
+            "random halves of the records. Attack a run with Poisson sampling."
         )
     canaries = read_canaries(canary_file(folder), config)
     data = prepared_data(config, progress, private=folder / "private")
     if not is_trained_on(resume_state(folder), as_records(with_canaries(data, canaries).train)):
         raise PrivacyRefusal(
-            f"the data that {folder / 'config.toml'} names are not this run's training records: the digest "
-            "differs from that in private/resume.pt. Membership labels would be wrong. Restore the "
-            "original data; a run on `tacit batches` cannot be attacked."
+            f"the data named in {folder / 'config.toml'} are not this run's training records, by their "
+            "digest in private/resume.pt. The attack would judge the wrong records. Restore the original "
+            "data. A run on `tacit batches` cannot be attacked."
         )
     data = replace(data, train=_usable(data.train), test=_usable(data.test))
     model = learner_of(config, data).trained(folder)
@@ -310,9 +310,9 @@ def rehearse_plan(
     plan = replace(plan, views=1)
     if work_of(plan) > MOST_WORK:
         raise InvalidInput(
-            f"rehearsing the plan would take too long ({plan.steps} steps of {plan.expected_batch_size:g} "
-            "records). Train with [audit] slots = 1000 in the run file instead; the run then stores what "
-            "its audit needs."
+            f"the audit would repeat the plan on synthetic records, which takes too long ({plan.steps} steps "
+            f"of {plan.expected_batch_size:g} records). Train with [audit] slots = 1000 in the run file "
+            "instead: it stores what the audit needs."
         )
     with torch.random.fork_rng(devices=[]):
         records = torch.randn(plan.records, _WIDTH)
@@ -412,7 +412,7 @@ def attack_findings(
     check_integer("shadows", shadows, low=0)
     if shadows == 2 or shadows % 2:
         raise InvalidInput(
-            f"--shadows must be 0, or an even number from 4; got {shadows}. Set 16 for most runs."
+            f"--shadows must be 0, or an even number of at least 4; got {shadows}. Set 16 for most runs."
         )
     tests = len(run.data.test.inputs)
     resolved = default_rates(tests)

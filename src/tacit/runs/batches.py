@@ -264,7 +264,8 @@ def write_batches(
 ) -> Written:
     if config.data.parquet is None:
         raise InvalidInput(
-            "`tacit batches` needs a Parquet corpus. Set [data] parquet; other data need no written batches."
+            "`tacit batches` needs a Parquet corpus. Set [data] parquet. For other data, train without "
+            "batches."
         )
     check_nothing_planted(config)
     Documents.check(config)
@@ -352,8 +353,8 @@ def data_of_batches(config: Config, batches: StreamedBatches) -> Dataset:
     rule, tokens = rule_of(config), tokens_of(str(config.model.huggingface))
     if (now := described(config, rule.cutting)) != batches.manifest.rule:
         raise PrivacyRefusal(
-            f"the batches do not fit the run file: their rule is {batches.manifest.rule}, and the run "
-            f"file's is {now}. Train with the run file for which they were written."
+            "the batches were written with other rules than the run file's. Batches: "
+            f"{batches.manifest.rule}. Run file: {now}. Train with the run file for which they were written."
         )
     test, section, path = batches.test_records(), config.data, Path(str(config.data.parquet))
     if test is None:
@@ -453,8 +454,8 @@ class Spark:
         if failed:
             if isinstance(failed[0], PySparkException | Py4JError):
                 raise InvalidInput(
-                    f"Spark failed while {title}: {without_values(failed[0])}. See Spark's log for the "
-                    "message, which may contain a document. Correct the cause, and run the command again."
+                    f"Spark failed while {title}: {without_values(failed[0])}. Spark's log has the message, "
+                    "which may contain a document. Correct the cause, and run the command again."
                 ) from None
             raise failed[0]
         self._progress(title, 1, 1)

@@ -97,13 +97,13 @@ def check_own_records(config: Config, ranks: Ranks) -> None:
     own = config.data.own_records
     if own and not ranks.own_records:
         raise InvalidInput(
-            "[data] own_records = true needs several processes, each with its own table. Start torchrun -m "
-            "tacit train, or pass ranks=ProcessRanks(own_records=True); no other command supports it."
+            "[data] own_records = true needs several processes, each with its own table. Use torchrun -m "
+            "tacit train, or pass ranks=ProcessRanks(own_records=True). No other command supports it."
         )
     if ranks.own_records and not own:
         raise InvalidInput(
-            "the processes have own_records=True, and the run file does not. Set [data] own_records = "
-            "true, or remove it from the processes."
+            "the processes have own_records=True, but the run file does not. Set [data] own_records = true, "
+            "or remove own_records from ProcessRanks."
         )
 
 
@@ -236,7 +236,7 @@ def check_test_records(data: Dataset, plan: Plan, charges: StepCharges) -> None:
         names = [charges.dataset]
     if names:
         raise PrivacyRefusal(
-            f"the test records belong to the ledger's data set {names[0]!r}: exact scores would release "
+            f"the test records belong to the ledger's data set {names[0]!r}, so exact scores would release "
             "them without a charge. Test on other records, or (except for survival models) set [privacy] "
             "test_noise for one noisy score within the budget."
         )
@@ -344,8 +344,8 @@ def check_days(config: Config, data: Dataset, session: PrivateSession) -> None:
         if not rows.any():
             raise InvalidInput(
                 f"{config.data.table or config.data.corpus} has no records from {first + steps_done * days} "
-                f"to {first + steps_there * days - 1}: steps on these days would add only noise. Name the "
-                "file that contains them, or set an earlier until."
+                f"to {first + steps_there * days - 1}, so these steps would add only noise. Name the file "
+                "with these days, or set an earlier [data] until."
             )
 
 

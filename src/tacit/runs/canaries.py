@@ -89,8 +89,8 @@ def read_canaries(path: Path, config: Config) -> tuple[Canary, ...]:
     counts = [sum(canary.copies == copies for canary in canaries) for copies in section.copies]
     if counts != section.count or len(canaries) != sum(counts):
         raise InvalidInput(
-            f"{path} does not match [canaries] of the run file. Restore the file; it may come from "
-            "another run."
+            f"{path} contains other canaries than [canaries] describes. It may come from another run. "
+            "Restore the file."
         )
     return canaries
 
@@ -115,48 +115,48 @@ def check_canaries(config: Config) -> str | None:
     alphabet, longest = _declared(config.data)
     if config.privacy.adjacency != "add-remove":
         raise PrivacyRefusal(
-            '[canaries] need adjacency = "add-remove": each is added or left out at random, and '
-            f"{config.privacy.adjacency} fixes the number of records. Change adjacency, or remove "
-            "[canaries]."
+            '[canaries] need adjacency = "add-remove", because they are added or left out at random; '
+            f"{config.privacy.adjacency} fixes the number of records. Change adjacency, or remove [canaries]."
         )
     if len(section.count) != len(section.copies) or len(set(section.copies)) < len(section.copies):
         raise InvalidInput(
-            f"[canaries] count = {section.count} does not fit copies = {section.copies}: give one count per "
-            "number of copies, all different."
+            f"[canaries] count = {section.count} does not fit copies = {section.copies}. Give one count for "
+            "each value of copies, and repeat no value."
         )
     if section.prefix.count(TAG) != 1:
         raise InvalidInput(
-            f'[canaries] prefix = "{section.prefix}" must contain {TAG} once, so that each secret has its '
-            "own prefix. Change it."
+            f'[canaries] prefix = "{section.prefix}" must contain {TAG} exactly once. Each canary puts its '
+            "own random tag there. Change prefix."
         )
     if len(set(letters_of(alphabet))) < 2:
         raise InvalidInput(
-            f"[data] alphabet = {alphabet!r} has too few characters for the unique tags of [canaries]. "
-            "Declare at least two besides the space, or remove [canaries]."
+            f"[data] alphabet = {alphabet!r} has too few characters to tell [canaries] apart. Declare at "
+            "least two besides the space, or remove [canaries]."
         )
     needed = section.prefix.replace(TAG, "") + section.alphabet
     if missing := [character for character in needed if character not in alphabet]:
         raise InvalidInput(
-            f"[canaries] need the character {missing[0]!r}, which records may not contain. Add it to [data] "
-            "alphabet, or change prefix and alphabet; canaries in documents must be ASCII."
+            f"[canaries] use {missing[0]!r}, which is not in the alphabet of the records. Add it to [data] "
+            "alphabet, or change prefix and alphabet. Canaries in documents must be ASCII."
         )
     if len(section.alphabet) ** section.length > _MOST_SECRETS:
         raise InvalidInput(
-            f"[canaries] length = {section.length} makes too many possible secrets to count. Choose a "
-            "smaller one."
+            f"[canaries] length = {section.length} allows more secrets than Tacit can count. Choose a "
+            "smaller length."
         )
     tag = tag_length(alphabet, sum(section.count))
     characters = len(section.prefix) - len(TAG) + tag + section.length
     if characters > longest:
         raise InvalidInput(
-            f"[canaries] have {characters} characters, and the longest record has {longest}. Shorten prefix "
-            "or length, or raise [data] longest."
+            f"a canary has {characters} characters, but the longest record has {longest}. Shorten [canaries] "
+            "prefix or length, or raise [data] longest."
         )
     most = sum(count * copies for count, copies in zip(section.count, section.copies, strict=True))
     if most > _LARGEST_SHARE * config.privacy.records:
         raise InvalidInput(
-            f"[canaries] can add {most} lines to {config.privacy.records} records: at most "
-            f"{100 * _LARGEST_SHARE:g} % are allowed, since they teach the model nothing. Plant fewer."
+            f"[canaries] can add {most} lines to {config.privacy.records} records. At most "
+            f"{100 * _LARGEST_SHARE:g} % are allowed, because they teach the model nothing. Lower count or "
+            "copies."
         )
     return alphabet
 
@@ -167,14 +167,14 @@ def _declared(section: DataSection) -> tuple[str, int]:
         return NAMES_ALPHABET, NAMES_LONGEST
     if section.corpus is not None and section.text is None:
         raise InvalidInput(
-            "[canaries] are documents, and this run trains on examples with answers. Remove [canaries], or "
-            "train on documents, with [data] text."
+            "[canaries] are documents, but this run trains on examples with answers. Remove [canaries], or "
+            "set [data] text."
         )
     if section.corpus is not None and section.sequence_length is not None:
         return _PRINTABLE, section.sequence_length  # one token for each character
     if section.text is None or section.alphabet is None or section.longest is None:
         raise InvalidInput(
-            "[canaries] need lines of text: [data] text with its alphabet and longest, jsonl, or name = "
+            "[canaries] need lines of text. Set [data] text with alphabet and longest, or jsonl, or name = "
             '"names".'
         )
     return section.alphabet, section.longest
@@ -201,15 +201,17 @@ def check_nothing_planted(config: Config) -> None:
             "with several. Train without --batches."
         )
     if config.data.text is None:
-        raise InvalidInput("`tacit batches` needs documents, with [data] text. Train without --batches.")
+        raise InvalidInput(
+            "`tacit batches` needs documents, but [data] text is not set. Train without --batches."
+        )
     if config.data.date is not None:
         raise InvalidInput(
-            "`tacit batches` does not support [data] date: its batches are random samples. Train "
-            "without --batches."
+            "`tacit batches` does not support [data] date, because it draws at random. Train without "
+            "--batches."
         )
     for name, value in (("[audit] slots", config.audit.slots), ("[canaries]", config.canaries.count)):
         if value:
             raise InvalidInput(
-                f"`tacit batches` does not support {name}: it plants no canaries. Remove them, or train "
-                "without --batches."
+                f"`tacit batches` does not support {name}, because it adds no canaries. Remove {name}, or "
+                "train without --batches."
             )

@@ -61,8 +61,8 @@ def check_run(
         if changes:
             raise PrivacyRefusal(
                 f"the run file differs from that of the run in {folder}: {'; '.join(changes)}. Resuming "
-                "would reuse the same noise for different gradients, so their difference would have none. "
-                "Restore the old settings, or start a new run with --out."
+                "would add the same noise to different gradients, whose difference has no noise. Restore "
+                "the old settings, or start a new run with --out."
             )
     else:
         check_empty(folder, text)
@@ -129,37 +129,36 @@ def check_scores(config: Config, plan: Plan, *, charged: bool) -> None:
     """Refuse a charged run that would score its held-out records exactly."""
     if config.privacy.test_baseline is not None and plan.score_report is None:
         raise InvalidInput(
-            f"[privacy] test_baseline = {config.privacy.test_baseline:g} needs test_noise. Without it, the "
-            "run computes the baseline from its test records. Remove test_baseline."
+            f"[privacy] test_baseline = {config.privacy.test_baseline:g} applies only with test_noise; "
+            "otherwise, the test records give the baseline. Remove test_baseline."
         )
     if not charged:
         if plan.score_report is not None:
             raise InvalidInput(
-                "[privacy] test_noise needs a ledger, which allows only one test score. Set [ledger], or "
+                "[privacy] test_noise needs a ledger, which limits a run to one test score. Set [ledger], or "
                 "remove test_noise."
             )
         return
     if config.data.test_fraction is None or plan.score_report is not None:
         return
-    another = "or test on records of another data set, from a separate file"
+    another = "Or test on records of another data set, from a separate file."
     exact = (
-        "[data] test_fraction tests on records of the charged data set: exact scores of them would be "
+        "[data] test_fraction tests on records of the charged data set, and their exact scores would be "
         "released without a charge"
     )
     if config.data.time is not None:
         raise PrivacyRefusal(
-            f"{exact}, and a survival model has no noisy score. Test on people of another data set, by "
-            "[data] test_table."
+            f"{exact}. A survival model has no noisy score. Test on people of another data set, with [data] "
+            "test_table."
         )
     if plan.adjacency is not Adjacency.ADD_REMOVE:
         raise PrivacyRefusal(
-            f"{exact}, and a noisy score has no guarantee under {plan.adjacency}. Set "
-            f'adjacency = "add-remove" and [privacy] test_noise, {another}.'
+            f'{exact}. A noisy score has no guarantee under {plan.adjacency}. Set adjacency = "add-remove" '
+            f"and [privacy] test_noise. {another}"
         )
     raise PrivacyRefusal(
-        f"{exact}. Set [privacy] test_noise = {_advised(plan):g} (records, as a standard "
-        "deviation) for one noisy score at the end; the noise of training, or epsilon, then grows by about "
-        f"2 %; {another}."
+        f"{exact}. Set [privacy] test_noise = {_advised(plan):g} (standard deviation, in records) for one "
+        f"noisy score at the end. The noise of training, or epsilon, then grows by about 2 %. {another}"
     )
 
 

@@ -72,8 +72,8 @@ def refuse_passwords(run_file: Mapping[str, Any]) -> None:
     for section, key in (("data", "database"), ("ledger", "url")):
         if _PASSWORD.search(unquote(str(_section(run_file, section).get(key)))):
             raise InvalidInput(
-                f"[{section}] {key} contains a password, and the run file is copied to the folder of the "
-                "model. Remove the password, and put it in ~/.pgpass or the variable PGPASSWORD."
+                f"[{section}] {key} contains a password, but the run file is copied to the model's folder. "
+                "Put it in ~/.pgpass or the variable PGPASSWORD instead."
             )
 
 
@@ -82,8 +82,8 @@ def of_database(run_file: Mapping[str, Any]) -> dict[str, Any]:
     data, columns = _section(run_file, "data"), _section(run_file, "columns")
     if ("database" in data) != (_section(run_file, "model").get("name") == LEAST_SQUARES):
         raise InvalidInput(
-            f'[data] database (a table summed in its database) and [model] name = "{LEAST_SQUARES}" go '
-            "together: set both, or neither."
+            f'[data] database works only with [model] name = "{LEAST_SQUARES}", and this model only with '
+            "[data] database. Set both, or neither."
         )
     if "database" not in data:
         return dict(run_file)
@@ -95,8 +95,8 @@ def of_database(run_file: Mapping[str, Any]) -> dict[str, Any]:
         settings = section if name == "table" else getattr(model.annotation, "model_fields", ())
         for key in [key for key in section if key in settings and key not in _OF_DATABASE.get(name, ())]:
             raise InvalidInput(
-                f"[{name}] {key} does not apply to [data] database: the linear model is solved from one set "
-                f"of noisy sums over all rows. Remove {key}."
+                f"[{name}] {key} does not apply to [data] database: that linear model is computed at once, "
+                f"from noisy sums over all rows. Remove {key}."
             )
     for name in columns:
         if "*" in name or name == data.get("user"):
@@ -290,8 +290,8 @@ def _recipe(
         return lora_recipe(records, epsilon, _FEW_WEIGHTS), lora
     if folder is None:
         raise InvalidInput(
-            '[model] tune = "lora" with a file of weights has no default layers to adapt. Set [lora] rank '
-            "and targets."
+            '[model] tune = "lora" has no default layers to adapt in a file of weights. Set [lora] rank and '
+            "targets."
         )
     targets = lora_targets(str(folder.config["model_type"]))
     width, blocks = (int(folder.config.get(key, 0)) for key in ("hidden_size", "num_hidden_layers"))
@@ -410,19 +410,19 @@ class Config(Section):
         privacy = self.privacy
         if privacy.restart_every is not None and privacy.correlation != "tree":
             raise InvalidInput(
-                '[privacy] restart_every applies only to correlation = "tree" (steps until a tree '
-                "restarts). Remove it."
+                '[privacy] restart_every (steps until a tree restarts) applies only to correlation = "tree". '
+                "Remove it."
             )
         if privacy.correlation != "independent" and privacy.report_loss:
             raise InvalidInput(
-                "[privacy] report_loss has no proven cost with correlated noise. Set report_loss = false, "
-                "and use the test metrics."
+                "[privacy] report_loss has no proven privacy cost with correlated noise. Set report_loss = "
+                "false, and use the test metrics."
             )
         if privacy.cycle is not None and self.training.batch_size == "full":
             raise InvalidInput(
-                '[training] batch_size = "full" does not fit [privacy] cycle: each step uses one of '
+                '[training] batch_size = "full" does not fit [privacy] cycle: a step uses only one of '
                 f"{privacy.cycle} parts of the records. Set batch_size to at most "
-                f"{max(1, round(privacy.records / privacy.cycle))}, one whole part."
+                f"{max(1, round(privacy.records / privacy.cycle))}, one part."
             )
         return self
 
@@ -433,7 +433,7 @@ class Config(Section):
             return self
         if self.canaries.count:
             raise InvalidInput(
-                "[canaries] cannot be used with [data] date: a canary has no day. Remove them."
+                "[canaries] cannot be used with [data] date: a canary has no day. Remove [canaries]."
             )
         if data.first_day is None:
             raise InvalidInput(
@@ -441,15 +441,15 @@ class Config(Section):
             )
         if training.steps is None or training.batch_size == "full":
             raise InvalidInput(
-                "[training] needs steps and batch_size in a run by date. Set steps to the length of the "
-                'whole stream, and batch_size to the average number of rows or people per step, or "auto" '
-                '(records / steps); "full" is not supported.'
+                "[training] needs steps and batch_size in a run by date. Set steps for the whole stream, and "
+                'batch_size to the average rows or people per step, or to "auto" (records / steps). "full" '
+                "is not supported."
             )
         if data.user is not None and data.rows_per_user is None:
             raise InvalidInput(
-                f"[data] user = {data.user!r} needs rows_per_user in a run by date, because the same person "
-                "may appear again in the next file. Set rows_per_user, and [privacy] participations and "
-                "separation to limit how often a person takes part."
+                f"[data] user = {data.user!r} needs rows_per_user in a run by date: the same person may "
+                "appear in the next file. Set it, and limit how often a person takes part with [privacy] "
+                "participations and separation."
             )
         if data.user is None and (privacy.participations, privacy.separation) != (1, 1):
             raise InvalidInput(
@@ -466,20 +466,21 @@ class Config(Section):
             return self
         if isinstance(data.user, list) and self.privacy.adjacency == "add-remove":
             raise PrivacyRefusal(
-                '[privacy] adjacency = "add-remove" has no proof if a row belongs to several people: '
-                "without one of them, other rows may be selected for the others, and that change is "
-                'unbounded. Set adjacency = "zero-out" or "replace-one", which protect the content of a '
-                "person's rows and take the people of each row as public."
+                '[privacy] adjacency = "add-remove" has no proven bound if a row belongs to several people: '
+                "removing one person could change without limit which rows of the others are selected. Set "
+                'adjacency = "zero-out" or "replace-one". They protect the content of a person\'s rows, and '
+                "take the people of each row as public."
             )
         if unit in ("row", "record", "sequence", "document"):
             raise PrivacyRefusal(
-                f'[privacy] unit = "{unit}" does not fit [data] rows_per_user, which makes each person one '
-                'record. Set unit to what a person is, such as "user", and count people in records and '
+                f'[privacy] unit = "{unit}" does not fit [data] rows_per_user, with which each record is a '
+                'whole person. Set unit to what a person is, such as "user". Count people in records and '
                 "batch_size."
             )
         if self.canaries.count:
             raise InvalidInput(
-                "[canaries] cannot be used if records are people: a canary is a line of text. Remove them."
+                "[canaries] cannot be used if records are people: a canary is a line of text. Remove "
+                "[canaries]."
             )
         return self
 
@@ -492,17 +493,17 @@ class Config(Section):
         keys += ["[run] prompts"] if self.run.prompts else []
         if keys and self.data.corpus is None:
             raise InvalidInput(
-                f"{keys[0]} is only for language models: [model] huggingface with [data] jsonl or parquet. "
-                "Leave it out."
+                f"{keys[0]} is only for language models, with [model] huggingface and [data] jsonl or "
+                "parquet. Remove it."
             )
         if "beta" in self.training.model_fields_set and self.data.chosen is None:
             raise InvalidInput(
-                "[training] beta is only for preferences: [data] chosen and rejected. Leave it out."
+                "[training] beta is only for preferences ([data] chosen and rejected). Remove beta."
             )
         if not self.pretrained and self.model.tune is not None:
             raise InvalidInput(
-                "[model] tune needs [data] target. A language model without a target trains all weights, "
-                "or those of [lora]. Remove tune, or set target."
+                "[model] tune needs [data] target. Set target, or remove tune: a language model without a "
+                "target trains all weights, or those of [lora]."
             )
         return self
 
@@ -516,7 +517,8 @@ class Config(Section):
             )
         if set(self.evaluation.bands) - set(by):
             raise InvalidInput(
-                f"[evaluation] bands must be for columns {by} of by; got {', '.join(self.evaluation.bands)}."
+                f"[evaluation] bands must be for columns in by ({', '.join(by)}); got "
+                f"{', '.join(self.evaluation.bands)}."
             )
         return self
 
@@ -526,13 +528,13 @@ class Config(Section):
         data, model = self.data, self.model
         if self.optimizer.head_learning_rate is not None and (not self.pretrained or model.tune == "head"):
             raise InvalidInput(
-                '[optimizer] head_learning_rate needs [model] tune = "lora" or "full", which also train '
-                "the body. Remove it; learning_rate applies to all weights."
+                "[optimizer] head_learning_rate is for the last layer if others are trained too, with "
+                '[model] tune = "lora" or "full". Remove it; learning_rate applies to all weights.'
             )
         if data.table is not None and data.text is not None and model.huggingface is None:
             raise InvalidInput(
-                f"[data] text = {data.text!r} needs a public model to read that text column. Set [model] "
-                "huggingface to the model's folder, or remove text to train on the other columns."
+                f"[data] text = {data.text!r} needs a public model to read that column. Set [model] "
+                "huggingface to its folder, or remove text to train on the other columns."
             )
         if not self.pretrained:
             return self
@@ -545,13 +547,13 @@ class Config(Section):
             source = "a file of lines" if data.source == "text" else f'features = "{data.features}"'
             source = source if data.name not in _NO_PICTURES else f'name = "{data.name}"'
             raise InvalidInput(
-                f"[data] {source} does not fit a public model ({model.public}). Give a table with a text "
-                "column and a target, or images without features."
+                f"[data] {source} cannot be used with a public model ({model.public}). Give a table with a "
+                "text column and a target, or images without [data] features."
             )
         if model.tune in ("head", "full") and self.lora.model_fields_set:
             raise InvalidInput(
-                f'[lora] does not fit [model] tune = "{model.tune}": only tune = "lora" uses it. Set that, '
-                "or remove [lora]."
+                f'[lora] applies only to [model] tune = "lora"; got "{model.tune}". Set tune = "lora", or '
+                "remove [lora]."
             )
         return self
 

@@ -45,7 +45,7 @@ def train_in_database(
             stack.enter_context(closing(engine))
         elif section.table is not None:
             raise InvalidInput(
-                "[data] table applies to PostgreSQL and DuckDB; a folder of Parquet files is one table. "
+                "[data] table names a table in PostgreSQL or DuckDB; a folder of Parquet files is one table. "
                 "Remove it."
             )
         charges = make_charges(checked.ledger, plan, Generator.from_os(), owned_by=owner)

@@ -326,14 +326,13 @@ def check_fit(config: Config, confirm: Confirm | None = None) -> None:
         if not confirm(text, "Train anyway?"):
             raise InvalidInput(
                 "stopped before the first step: the declarations do not fit the table. Nothing was trained, "
-                "written or charged. Correct the run file, then start again."
+                "written or charged. Correct the run file."
             )
         return
     if nowhere := [str(doubt) for doubt in findings if doubt.degree == "nowhere"]:
         raise InvalidInput(
-            "some declared columns fit no cell of the table, so the run would learn nothing from them: "
-            f"{' '.join(nowhere)} Correct or remove them, or start the run in a terminal, where you can "
-            "choose to continue."
+            "some declared columns match no cell of the table, so the run would learn nothing from them: "
+            f"{' '.join(nowhere)} Correct or remove them, or start the run in a terminal to continue anyway."
         )
 
 
@@ -347,15 +346,15 @@ def _check_unit(config: Config, confirm: Confirm | None) -> None:
     dialect = config.read_dialect()
     kinds = {name: column.kind for name, column in config.read_columns().items()}
     instead = (
-        f'or, to protect single rows, [privacy] unit = "row"; or, if each row is a different {unit}, '
+        f'To protect single rows, set [privacy] unit = "row". If each row is a different {unit}, set '
         "[privacy] one_record_per_unit = true."
     )
     if data.date is not None:
         for name in unit_columns(names_of_file(path, dialect), unit, kinds):
             raise PrivacyRefusal(
-                f'[privacy] unit = "{unit}" is identified by column {name!r}, and the same {unit} may '
-                f'appear in the next file. Set [data] user = "{name}" and rows_per_user, and [privacy] '
-                f"participations and separation to limit how often a {unit} takes part; {instead}"
+                f"column {name!r} identifies the {unit} of [privacy] unit, and the same {unit} may appear in "
+                f'the next file. Set [data] user = "{name}" and rows_per_user. Limit how often a {unit} '
+                f"takes part with [privacy] participations and separation. {instead}"
             )
         return
 
@@ -369,7 +368,7 @@ def _check_unit(config: Config, confirm: Confirm | None) -> None:
     if confirm is not None and confirm(problem, f"Is each row a different {unit}?"):
         return
     raise PrivacyRefusal(
-        f'[privacy] unit = "{unit}", and column {repeated!r} has repeated values: a {unit} seems to have '
+        f'[privacy] unit = "{unit}", but values in column {repeated!r} repeat. A {unit} seems to have '
         f"several rows, and each row would be protected separately. To protect each {unit} as a whole, set "
-        f'[data] user = "{repeated}" and rows_per_user; {instead}'
+        f'[data] user = "{repeated}" and rows_per_user. {instead}'
     )

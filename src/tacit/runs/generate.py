@@ -120,8 +120,8 @@ def _check_run(run: Path) -> None:
         raise InvalidInput(f"there is no run at {run}. Give a folder that tacit train wrote.")
     if not (run / BASE).is_file():
         raise InvalidInput(
-            f"{run} is not the run of a language model. Give the folder that tacit train wrote, not that of "
-            "the public model; for other models, use tacit predict."
+            f"{run} is not the run of a language model. Give the folder that tacit train wrote, not the "
+            "public model's. For other models, use tacit predict."
         )
     for name in (*_STATEMENTS, "config.toml"):
         if not (run / name).is_file():
@@ -149,8 +149,9 @@ def _check_out(out: Path, settings: Mapping[str, Any]) -> None:
         ]
         if changed:
             raise InvalidInput(
-                f"{out} contains samples with other settings: {', '.join(changed)} differ from "
-                f"{out / SETTINGS}. Use the same settings to continue, or choose another folder with --out."
+                f"{out} contains samples with other settings. Different from {out / SETTINGS}: "
+                f"{', '.join(changed)}. Use the same settings to continue, or choose another folder with "
+                "--out."
             )
     elif others := sorted(entry.name for entry in out.iterdir() if not entry.name.startswith(".")):
         raise InvalidInput(
@@ -183,8 +184,8 @@ def _check_prompt(row: Prompt, where: str) -> None:
     prompt, messages = row.get("prompt"), row.get("messages")
     if (prompt is None) == (messages is None):
         raise InvalidInput(
-            f'{where} needs exactly one of "prompt", a string, and "messages", a list of {{"role": "user", '
-            '"content": "..."}.'
+            f'{where} needs either "prompt", a string, or "messages", a list of '
+            f'{{"role": "user", "content": "..."}}.'
         )
     if "completion" in row:
         raise InvalidInput(
@@ -201,7 +202,9 @@ def _check_prompt(row: Prompt, where: str) -> None:
         raise InvalidInput(f"{where} is not a string. Quote it.")
     texts: list[Any] = [prompt] if messages is None else [one["content"] for one in messages]
     if any("\ud800" <= character <= "\udfff" for text in texts for character in text):
-        raise InvalidInput(f"{where} contains an unpaired surrogate, which is not a character. Correct it.")
+        raise InvalidInput(
+            f"{where} contains an invalid Unicode character (an unpaired surrogate). Correct it."
+        )
 
 
 def write_texts(wanted: Generation, progress: Callable[[int], None] = lambda _done: None) -> int:
@@ -254,9 +257,8 @@ def _encoded(wanted: Generation, tokens: Tokens) -> list[list[int]]:
             )
         if wanted.max_new_tokens is None and len(row) >= places:
             raise InvalidInput(
-                f"prompt {number:,} has {len(row)} tokens, and the records of the run have at most "
-                f"{places}: no room is left. Shorten it, or set --max-new-tokens to exceed the training "
-                "length."
+                f"prompt {number:,} has {len(row)} tokens, and records of the run have at most {places}, so "
+                "no new token fits. Shorten it, or set --max-new-tokens to exceed the training length."
             )
         found.append(row)
     return found
@@ -308,8 +310,8 @@ def _writer(
     most = getattr(config_of(wanted.folder, str(wanted.folder.path)), "max_position_embeddings", None)
     if isinstance(most, int) and width + longest > most:
         raise InvalidInput(
-            f"the model reads at most {most} tokens, and the longest prompt has {width}: {longest} more do "
-            "not fit. Shorten the prompt, or lower --max-new-tokens."
+            f"the model reads at most {most} tokens. The longest prompt has {width}, so {longest} new tokens "
+            "do not fit. Shorten the prompt, or lower --max-new-tokens."
         )
     if wanted.config.lora.rank is not None:
         begin_from(

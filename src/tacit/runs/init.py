@@ -176,8 +176,8 @@ def _refuse_bounds_of_unused(facts: Facts, bounds: Sequence[str]) -> None:
     for name, option in unused.items():
         if any(text.startswith(f"{name}=") for text in bounds):
             raise InvalidInput(
-                f"--bounds {name}: the column needs none, as {option} {name} excludes it from the features. "
-                "Remove one of the two options."
+                f"--bounds {name}: the column needs no bounds, because {option} {name} removes it from the "
+                "features. Remove one option."
             )
 
 
@@ -208,8 +208,8 @@ def checked_promise(facts: Facts, sample: Sniffed) -> Facts:
         check_column("unit_column", str(facts.unit_column), sample.columns)
     if facts.delta is not None and facts.records is not None and facts.delta >= 1 / facts.records:
         raise PrivacyRefusal(
-            f"delta = {facts.delta:g} is not below 1/records = {1 / facts.records:.3g}: publishing one "
-            "random row in full would satisfy it. Choose a smaller delta, such as "
+            f"delta = {facts.delta:g} is not below 1/records = {1 / facts.records:.3g}. Such a delta would "
+            "even allow publishing one random row in full. Choose a smaller delta, such as "
             f"{suggested_delta(facts.records):g}."
         )
     return facts
@@ -300,8 +300,8 @@ def policy_columns(sample: Sniffed, facts: Facts) -> dict[str, FoundColumn]:
 
 def _misfit(fact: str, name: str, column: FoundColumn, kinds: str) -> InvalidInput:
     return InvalidInput(
-        f"{fact} of the column {name!r}: it is of kind {column.kind or 'unknown'}, and only a {kinds} has "
-        f"{'one' if fact == 'a format' else 'them'}. Correct the name, or set the kind with --kind."
+        f"column {name!r} is of kind {column.kind or 'unknown'}, and only a {kinds} can have {fact}. Correct "
+        "the name, or set the kind with --kind."
     )
 
 

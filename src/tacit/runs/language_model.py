@@ -102,8 +102,8 @@ def check_language_model(model: nn.Module, data: Dataset) -> None:
     # With random weights, later tokens may change the logits by only 1e-4 of them.
     if not bool((first - second).norm() <= 1e-5 * first.norm()):
         raise InvalidInput(
-            f"{name} uses later tokens to predict a token. Choose a causal language model; for BERT and "
-            "similar models, one with is_decoder = true."
+            f"{name} looks at later tokens to predict a token. Choose a causal language model. BERT and "
+            "similar models need is_decoder = true."
         )
 
 
@@ -265,7 +265,7 @@ class LanguageModel(Learner):
                 row = self._tokens.begin(prompt)
             if not 0 < len(row) < self._length:
                 raise InvalidInput(
-                    f"{where} has {len(row)} tokens, and must have 1 to {self._length - 1}. Change it."
+                    f"{where} has {len(row)} tokens, but must have 1 to {self._length - 1}. Change it."
                 )
             prompts.append(row)
         return prompts

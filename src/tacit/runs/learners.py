@@ -180,16 +180,16 @@ def read_description(path: Path) -> Description:
         raise _unreadable(path, problem) from None
     if text is None:
         raise InvalidInput(
-            f"{path} has no description of its model: another program wrote it. If you have the data and "
-            "private/, this rewrites the run's folder without training: tacit train "
-            f"{path.parent}/config.toml --out {path.parent} --resume. Otherwise train again."
+            f"{path} does not describe its model: another program wrote it. If you still have the data and "
+            f"private/, rewrite the run's folder without training: tacit train {path.parent}/config.toml "
+            f"--out {path.parent} --resume. Otherwise train again."
         )
     try:
         data = parse_json(text)
         if data["format"] != _FORMAT:
             raise InvalidInput(
                 f"{path} was written by Tacit {data.get('version', 'of another version')!s:.20} in format "
-                f"{data['format']!r:.20}, and this version reads format {_FORMAT}: install that version, or "
+                f"{data['format']!r:.20}, but this version reads format {_FORMAT}. Install that version, or "
                 "train again."
             )
         return Description.from_data(data)
@@ -197,8 +197,8 @@ def read_description(path: Path) -> Description:
         raise
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as problem:
         raise InvalidInput(
-            f"{path} has an unreadable description of its model ({type(problem).__name__}): it was changed "
-            "after the run, or the file is damaged. Copy it again from the run's folder."
+            f"the description of the model in {path} cannot be read ({type(problem).__name__}): it was "
+            "changed, or the file is damaged. Copy the file again from the run's folder."
         ) from None
 
 
@@ -209,9 +209,9 @@ def rebuild(path: Path, description: Description, factory: Factory | str | None 
         return tuned_model(path, description)
     if section.factory is not None and factory is None:
         raise InvalidInput(
-            f"{path} needs the function that made its model: for your safety, a file never decides which "
-            f'code runs. Pass it: tacit.load(..., factory="{section.factory}"), or --factory '
-            f"{section.factory}; its module must be in the current folder or installed."
+            f"{path} needs the function that made its model. For your safety, a file never chooses the code. "
+            f'Pass tacit.load(..., factory="{section.factory}"), or --factory {section.factory}. Its '
+            "module must be in the current folder or installed."
         )
     if section.factory is None and factory is not None:
         raise InvalidInput(
@@ -231,13 +231,14 @@ def tuned_model(path: Path, description: Description) -> TunedModel:
     folder, kind = path.parent / ENCODER, description.preprocessing
     if not folder.is_dir():
         raise InvalidInput(
-            f"{folder}, the body of the model, is missing; {path} has only the head. Copy the run's whole "
+            f"{folder}, the model's body, is missing; {path} has only its last layer. Copy the run's whole "
             "folder; private/ is not needed."
         )
     encoder = load_pretrained(folder)
     if encoder.digest != description.pretrained:
         raise InvalidInput(
-            f"the body in {folder} does not belong to the head in {path}. Copy both from one run."
+            f"the model's body in {folder} does not belong to its last layer in {path}. Copy both from one "
+            "run."
         )
     text = kind.encoder.text if isinstance(kind, Table) else None
     columns = 0 if text is None else kind.shape[0] - text.length
@@ -253,8 +254,8 @@ def load_weights(model: nn.Module, path: Path) -> None:
         raise _unreadable(path, problem) from None
     if misfits := _misfits(model.state_dict(), weights):
         raise InvalidInput(
-            f"{path} does not fit its model: {'; '.join(misfits)}. A file may come from another run, or the "
-            "model's code changed. Use the code and file of one run."
+            f"{path} does not fit its model: {'; '.join(misfits)}. The file comes from another run, or the "
+            "model's code has changed. Use the code and file of one run."
         )
     if broken := [name for name, value in weights.items() if not bool(torch.isfinite(value).all())]:
         raise InvalidInput(

@@ -471,7 +471,7 @@ class Learner(ABC):
             got = f"shape {shape}" if shape is not None else type(outputs).__name__
             purpose = f"{expected[-1]} {task.targets} to be predicted"
             raise InvalidInput(
-                f"{name} must turn 2 records into shape {expected}, for {purpose}; got {got}. Change the "
+                f"{name} must return shape {expected} for 2 records, for {purpose}; got {got}. Change the "
                 "model's last layer, or the declared classes."
             )
 
@@ -516,7 +516,7 @@ def begin_from(path: Path, own: Mapping[str, Any], model: str | None, *, resumed
         before = dict(json.loads(path.read_text(encoding="utf-8")))
     except (OSError, ValueError, TypeError) as problem:
         raise InvalidInput(
-            f"{path} cannot be read: {reason_of(problem)}. It identifies the run's public model. Restore "
+            f"{path}, which identifies the run's public model, cannot be read: {reason_of(problem)}. Restore "
             "the file, or start a new run with --out."
         ) from None
     changed = [name for name in own if "sha256" in name and before.get(name) != own[name]]

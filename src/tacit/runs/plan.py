@@ -36,7 +36,7 @@ def make_plan(config: Config) -> Plan:
     privacy, training = config.privacy, config.training
     if privacy.epsilon is None and privacy.noise_multiplier is None:
         raise InvalidInput(
-            "[privacy] needs epsilon, noise_multiplier or both (epsilon is then the limit). Set one."
+            "[privacy] needs epsilon or noise_multiplier. Set one. If you set both, epsilon is the limit."
         )
     if (training.epochs is None) == (training.steps is None):
         got = "neither" if training.steps is None else "both"
@@ -48,21 +48,20 @@ def make_plan(config: Config) -> Plan:
 def check_comparable(name: str, config: Config) -> None:
     if config.data.database is not None:
         raise InvalidInput(
-            f"{name}: [data] database cannot be compared: it has no batches or steps to choose. The run's "
-            "statement gives its cost."
+            f"{name}: tacit plan cannot compare [data] database, which has no batches or steps to choose. "
+            "The run's statement gives its cost."
         )
     if config.data.draw == "rows":
         raise InvalidInput(
-            f'{name}: [data] draw = "rows" cannot be compared: its cost covers all rows of a person. See '
-            "docs/how-to/people-and-sites.md; tacit train prints the cost before the first step."
+            f'{name}: tacit plan cannot compare [data] draw = "rows", whose cost covers all rows of a person '
+            "(docs/how-to/people-and-sites.md). tacit train prints the cost before the first step."
         )
     special_price = {"sampling": config.privacy.sampling, "correlation": config.privacy.correlation}
     for key, value in special_price.items():
         if value not in ("poisson", "epochs", "full", "truncated-poisson", "independent"):
             raise InvalidInput(
-                f'{name}: [privacy] {key} = "{value}" cannot be compared: tacit plan compares only Poisson '
-                "sampling and full batches with independent noise. tacit train prints the cost before the "
-                "first step."
+                f'{name}: tacit plan cannot compare [privacy] {key} = "{value}", only Poisson sampling and '
+                "full batches with independent noise. tacit train prints the cost before the first step."
             )
 
 

@@ -87,9 +87,9 @@ def export_model(
                 outputs, expected, rtol=_TOLERANCE, atol=_TOLERANCE
             ):
                 raise InvalidInput(
-                    f"the exported {kind} differs from the model on {len(inputs)} rows: the network has "
-                    "data-dependent control flow, which is lost in the export. Try the other of "
-                    f"{' and '.join(FORMATS)}, or use the torch module, Predictor.model."
+                    f"the exported {kind} gives other results than the model on {len(inputs)} rows, because "
+                    f"its control flow depends on the data. Try the other format ({' or '.join(FORMATS)}), "
+                    "or use the torch module, Predictor.model."
                 )
         write_atomically(path, lambda file: file.write(target.read_bytes()))
 
@@ -134,7 +134,7 @@ def _exported(
         reason = " ".join(str(problem).split())[:300]
         raise InvalidInput(
             f"torch cannot export this network as {kind}: {type(problem).__name__}: {reason}. Try the other "
-            f"of {' and '.join(FORMATS)}, or use the torch module, Predictor.model."
+            f"format ({' or '.join(FORMATS)}), or use the torch module, Predictor.model."
         ) from problem
 
 
@@ -235,7 +235,7 @@ def load(run: Path | str, *, factory: Factory | str | None = None, device: str =
         problem = f"{weights} is missing" if path.is_dir() else "there is nothing"
         raise InvalidInput(
             f"there is no finished run at {path}: {problem}. Name the folder that tacit train wrote, or a "
-            "copy of it. Resume an interrupted run with tacit train --resume."
+            "copy. Resume an interrupted run with tacit train --resume."
         )
     description = read_description(weights)
     statement = _statement(weights.parent / _STATEMENT, description.statement_digest)
@@ -255,9 +255,9 @@ def _statement(path: Path, digest: str) -> dict[str, Any] | None:
         return None
     if statement_digest(path.read_bytes()) != digest:
         raise InvalidInput(
-            f"{path} does not belong to the model next to it: one was changed or copied from another run, "
-            "or the run was killed while writing them. Copy both from one run, or run tacit train "
-            "--resume; the model also works without a statement."
+            f"{path} does not belong to the model next to it. One was changed or copied from another run, or "
+            "the run was killed while writing them. Copy both from one run, or run tacit train --resume. "
+            "The model also works without a statement."
         )
     statement = read_statement(path)
     check_fields(statement)
@@ -383,7 +383,7 @@ class Predictor:
         if self._text is not None or not (self.labels or len(self.classes) == 2):
             targets = f"{len(self.classes)} classes" if self.classes else "numbers"
             raise InvalidInput(
-                f"a threshold needs two classes or labels: this model predicts {targets}. Remove it; "
+                f"a threshold needs two classes or labels; this model predicts {targets}. Remove it; "
                 "predict_proba returns class probabilities."
             )
 
@@ -549,7 +549,7 @@ def _header(predictor: Predictor, keep: Sequence[str]) -> list[str]:
     label, figures = predictor.description.preprocessing.label, _figures(predictor)
     if twice := [name for name in keep if [label, *keep, *figures].count(name) > 1]:
         raise InvalidInput(
-            f"--keep {twice[0]} would create two columns of this name. Name it once, or rename it in "
+            f"--keep {twice[0]} would create two columns of this name. Name it once, or rename the column in "
             "the table."
         )
     return [label, *keep, *figures]

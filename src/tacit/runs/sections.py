@@ -184,7 +184,7 @@ class DataSection(Section):
             raise InvalidInput("[data] lengths apply only to documents (jsonl or parquet). Remove them.")
         if self.sequence_length != self.lengths[-1]:
             raise InvalidInput(
-                f"[data] sequence_length = {self.sequence_length} differs from the last of lengths, "
+                f"[data] sequence_length = {self.sequence_length} contradicts lengths, whose last value is "
                 f"{self.lengths[-1]}. Remove sequence_length."
             )
         return self
@@ -199,7 +199,7 @@ class DataSection(Section):
             if getattr(self, key) is not None and not self.has_fields:
                 raise InvalidInput(
                     f"[data] {key} names the column or field {about}, so it needs a table or documents. "
-                    "Remove it."
+                    f"Remove {key}."
                 )
         return self
 
@@ -216,8 +216,8 @@ class DataSection(Section):
     def _check_own_table(self) -> Self:
         if self.own_records and (self.table is None or self.text is not None or self.date is not None):
             raise InvalidInput(
-                "[data] own_records = true needs one table per process, without text and date. Remove "
-                "own_records to let all processes read the same records."
+                "[data] own_records = true needs [data] table, one per process, without text and date. "
+                "Remove own_records to let all processes read the same records."
             )
         return self
 
@@ -246,8 +246,8 @@ class DataSection(Section):
             )
         if self.draw == "rows" and not several:
             raise InvalidInput(
-                '[data] draw = "rows" needs user (the column that identifies people) and rows_per_user '
-                "(the maximum number of rows per person). Set both, or remove draw."
+                '[data] draw = "rows" needs user (the column that identifies people) and rows_per_user (the '
+                "most rows per person). Set both, or remove draw."
             )
         if self.user == []:
             raise InvalidInput(
@@ -256,7 +256,7 @@ class DataSection(Section):
         if isinstance(self.user, list) and (not several or self.draw != "rows"):
             raise InvalidInput(
                 f"[data] user is a list of columns ({', '.join(self.user)}): each row belongs to several "
-                'people. Set rows_per_user (the maximum number of rows per person) and draw = "rows".'
+                'people. Set rows_per_user (the most rows per person) and draw = "rows".'
             )
         return self
 
@@ -546,7 +546,7 @@ class ModelSection(Section):
             )
         if self.architecture is not None and self.encoder is None:
             raise InvalidInput(
-                "[model] architecture applies only to [model] encoder; a model's folder has it in "
+                "[model] architecture is only for [model] encoder; a model's folder has its architecture in "
                 "config.json. Remove architecture."
             )
         if self.name == LEAST_SQUARES:

@@ -102,8 +102,8 @@ class Meeting:
             here, gpus = self._launch.processes_here, torch.cuda.device_count()
             if here > gpus:
                 raise InvalidInput(
-                    f'[run] device = "cuda": {here} processes were started on a machine with {gpus} GPUs, '
-                    f"and each needs its own. Start {gpus or 'none'} there, or train on the CPU."
+                    f'[run] device = "cuda" needs one GPU per process, but {here} processes were started on '
+                    f"a machine with {gpus} GPUs. Start {gpus or 'none'} there, or train on the CPU."
                 )
             torch.cuda.set_device(self._launch.rank_here)
         elif kind != "cpu":

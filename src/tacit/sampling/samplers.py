@@ -196,8 +196,8 @@ class TruncatedPoissonSampling(Sampling):
         """
         if records > self.records:
             raise PrivacyRefusal(
-                f"there are more records than the plan's public number, {self.records}, so truncated Poisson "
-                "sampling would cost more than the plan accounts for. Plan with a larger number, from public "
+                f"there are more records than the plan's public number, {self.records}. Truncated Poisson "
+                "sampling would then cost more than the plan states. Plan with a larger number, from public "
                 "knowledge."
             )
 
@@ -249,7 +249,7 @@ class BallsInBinsSampling(Sampling):
     def event(self, mechanism: Event, steps: int, adjacency: Adjacency) -> Event:
         if adjacency is Adjacency.REPLACE_ONE:
             raise PrivacyRefusal(
-                ": sampling each record once per epoch has no proven bound under replace-one adjacency",
+                ": using each record once per epoch has no proven privacy cost under replace-one adjacency",
                 argument="sampling",
                 fix="Use Poisson sampling, or add-remove or zero-out adjacency.",
             )
@@ -262,9 +262,9 @@ class BallsInBinsSampling(Sampling):
             return
         fewer = f"{epochs * self.bins} or " if epochs else ""
         raise InvalidInput(
-            f"{steps} ends within an epoch, which has {self.bins} steps",
+            f": {steps} is not a whole number of epochs of {self.bins} steps",
             argument="steps",
-            why="If each record is used once per epoch, a part of an epoch costs as much as all of it.",
+            why="Each record is used once per epoch, so a part of an epoch costs as much as all of it.",
             fix=f"Take {fewer}{(epochs + 1) * self.bins} steps, or whole epochs.",
         )
 
@@ -337,7 +337,7 @@ class CyclicPoissonSampling(Sampling):
         if self.sampling_rate == 1.0:
             return Repeat(Partitioned(self.cycle, mechanism), -(-steps // self.cycle))
         if not isinstance(mechanism, Gaussian):
-            raise UnsupportedEvent(f"cyclic sampling needs a Gaussian mechanism; got {mechanism!r}.")
+            raise UnsupportedEvent(f"sampling in a cycle supports only Gaussian noise; got {mechanism!r}.")
         alone = MatrixFactorization(mechanism.noise_multiplier, (1.0,), steps)
         return CyclicPoissonSampled(self.sampling_rate, self.cycle, alone)
 
@@ -427,8 +427,8 @@ class ShuffledBatches(Sampling):
     def event(self, mechanism: Event, steps: int, adjacency: Adjacency) -> Event:
         if adjacency is Adjacency.ADD_REMOVE:
             raise PrivacyRefusal(
-                ": shuffled batches have no guarantee under add-remove adjacency: one more record would move "
-                "the others between batches",
+                ": shuffled batches have no guarantee under add-remove adjacency, because one more record "
+                "would move others to other batches",
                 argument="sampling",
                 fix="Use Poisson sampling, or replace-one or zero-out adjacency with a public number of "
                 "records.",
@@ -495,12 +495,12 @@ class ByDate(Sampling):
         if adjacency is not Adjacency.ADD_REMOVE:
             raise PrivacyRefusal(
                 f": batches by date have no guarantee under {adjacency}, which needs a public number of "
-                "records, unknown before a stream ends",
+                "records; a stream has none before it ends",
                 argument="sampling",
                 fix='Plan with `adjacency="add-remove"`.',
             )
         if not isinstance(mechanism, Gaussian):
-            raise UnsupportedEvent(f"batches by date need a Gaussian mechanism; got {mechanism!r}.")
+            raise UnsupportedEvent(f"batches by date support only Gaussian noise; got {mechanism!r}.")
         times, apart = self.participations_in(steps)
         return MatrixFactorization(mechanism.noise_multiplier, (1.0,), steps, times, apart)
 

@@ -213,8 +213,8 @@ class PrivateAggregation(Generic[Arrays]):
             raise PrivacyRefusal("no round has begun. Call begin, and ask the clients that it returns.")
         if not isinstance(updates, Mapping):
             raise InvalidInput(
-                f"updates must be a dictionary {{client number: arrays}}; got {type(updates).__name__}. The "
-                "round stays open."
+                f"updates must be a dictionary {{client number: arrays}}; got {type(updates).__name__}. Call "
+                "finish again with a dictionary."
             )
         of_clients = {number: self._update_of(number, update) for number, update in updates.items()}
         scale = 1.0 / plan.expected_batch_size
@@ -259,7 +259,7 @@ class PrivateAggregation(Generic[Arrays]):
     def _update_of(self, number: int, update: Arrays) -> dict[str, NDArray[Any]]:
         if number not in (self._drawn or ()):
             raise PrivacyRefusal(
-                f"client {number!r} was not sampled in round {self._done}, so the plan does not account for "
+                f"client {number!r} was not sampled in round {self._done}, so the plan's cost does not cover "
                 "its update. Ask only the clients that begin returns, and pass only their updates."
             )
         arrays = _checked(update, f"the update of client {number}")
@@ -291,8 +291,9 @@ class PrivateAggregation(Generic[Arrays]):
             return
         if self._path.exists() and self._done < done and load_state(self._path)["process"] != self._process:
             raise PrivacyRefusal(
-                f"another process has resumed the rounds of {self._path}, and both would add the same noise "
-                "to different sums. Continue in the newer process, or start a new run with another file."
+                f"another process has resumed the rounds of {self._path}. Both would add the same noise to "
+                "different sums, whose difference has no noise. Continue in the newer process, or start a "
+                "new run with another file."
             )
         key, secure = self._generator.secret_state()
         tensors = {name: torch.from_numpy(array) for name, array in (released or {}).items()}
@@ -346,6 +347,6 @@ def _check_plan(plan: Plan) -> None:
     present += ["batches by date"] * isinstance(plan.sampling, ByDate)
     if present:
         raise InvalidInput(
-            f"the plan has {', '.join(present)}, which an aggregation does not support: a round sums one "
-            "update per client, with independent noise. Remove it from the plan."
+            f"an aggregation does not support {', '.join(present)}: it sums one update per client and round, "
+            "with independent noise. Remove it from the plan."
         )

@@ -75,43 +75,41 @@ class AuditSlots:
         """
         if plan.adjacency is not Adjacency.ADD_REMOVE:
             raise PrivacyRefusal(
-                f"audit slots do not support adjacency {plan.adjacency}, under which the number of records "
-                "is fixed, because canaries are included at random. Audit a plan with "
-                'adjacency="add-remove" and the same noise.'
+                f"audit slots add synthetic records at random, but adjacency {plan.adjacency} fixes the "
+                'number of records. Audit a plan with adjacency="add-remove" and the same noise.'
             )
         if isinstance(plan.sampling, CyclicPoissonSampling | ByDate):
             raise PrivacyRefusal(
-                "audit slots do not support batches in a cycle or by date, where a canary would be in one "
-                "part of the cycle or in one step. Audit a plan with Poisson samples or full batches and "
-                "the same noise."
+                "audit slots do not support batches in a cycle or by date, where a synthetic record would be "
+                "in only one part of the cycle, or one step. Audit a plan with Poisson samples or full "
+                "batches and the same noise."
             )
         if isinstance(plan.sampling, TruncatedPoissonSampling):
             raise PrivacyRefusal(
-                "audit slots do not support largest_batch: in a truncated sample one canary displaces "
-                "another, but they must be independent. Audit a plan without largest_batch and with the "
-                "same noise."
+                "audit slots do not support largest_batch: their synthetic records would displace each "
+                "other, but must be independent. Audit a plan without largest_batch and with the same noise."
             )
         if plan.correlation is not None:
             raise PrivacyRefusal(
-                "audit slots do not support correlated noise. Audit a plan without correlation."
+                "audit slots do not support noise correlated over steps. Audit a plan without correlation."
             )
         if plan.rows_per_user is not None:
             raise PrivacyRefusal(
                 "audit slots do not support rows_per_user. They test the cost of one record, not of a "
-                f"{plan.unit} with {plan.rows_per_user} rows. Audit a plan without rows_per_user, whose "
-                "records are owners."
+                f"{plan.unit} with {plan.rows_per_user} rows. Audit a plan without rows_per_user, in which "
+                "each owner is one record."
             )
         if isinstance(plan.clipping, PerLayerClipping):
             raise InvalidInput(
-                "audit slots do not support clipping per layer, because they would be one more layer and "
-                "change the bounds of the others. Audit with flat, automatic or adaptive clipping."
+                "audit slots do not support clipping per layer: they would be one more layer, and change the "
+                "bounds of the others. Audit with flat, automatic or adaptive clipping."
             )
         most = int(2 * _LARGEST_SHARE * plan.records)
         if self.count > most:
             raise InvalidInput(
-                f"{self.count} audit slots among {plan.records} records are too many: included canaries, "
-                f"about half, may be at most {100 * _LARGEST_SHARE:g} % of the records. Use at most {most} "
-                "slots, or more records."
+                f"{self.count} audit slots are too many for {plan.records} records. About half become "
+                f"synthetic records, which may be at most {100 * _LARGEST_SHARE:g} % of all. Use at most "
+                f"{most} slots, or more records."
             )
 
 
@@ -148,8 +146,8 @@ class SlotEvidence:
         fits = x.ndim == 2 and x.shape[1:] == included.shape
         if not (fits and x.dtype == np.float32 and included.dtype == np.bool_):
             raise InvalidInput(
-                f"{observed} and {coins} are not the slots and coins of one audit: they contain {x.dtype} of "
-                f"shape {x.shape} and {included.dtype} of shape {included.shape}. Pass both files of one run."
+                f"{observed} and {coins} are not the two files of one audit: they contain {x.dtype} of shape "
+                f"{x.shape} and {included.dtype} of shape {included.shape}. Pass both files of one run."
             )
         return SlotEvidence(np.asarray(x, dtype=np.float32), np.asarray(included, dtype=np.bool_))
 
@@ -260,9 +258,9 @@ class Planted(Part):
             statistics = engine.add_clipped_sum(sums, (*batch, slot), present, limits)
         if not bool(statistics.raw_norms.isfinite().all()):
             raise InvalidInput(
-                "the loss has no finite gradient at a record of zeros, which canaries are. If model or loss "
-                "has a function with an infinite slope at 0 (sqrt, log, norms), add a small constant to its "
-                "argument."
+                "the loss has no finite gradient at a record of zeros, which audit slots use. If model or "
+                "loss has a function with an infinite slope at 0 (sqrt, log, norms), add a small constant to "
+                "its argument."
             )
 
     def released(self, step: int, gradients: dict[str, Tensor], thresholds: list[float]) -> dict[str, Tensor]:
@@ -279,8 +277,8 @@ class Planted(Part):
         """Return the slots' entries of the releases of all ``done`` steps, and the coins."""
         if done < self._plan.steps:
             raise InvalidInput(
-                f"{done} of the plan's {self._plan.steps} steps are done. Take the remaining steps: the "
-                "included canaries stay secret until then, because the audit is of the whole run."
+                f"{done} of the plan's {self._plan.steps} steps are done, but the audit is of the whole run. "
+                "Take the remaining steps; until then, the included canaries stay secret."
             )
         return SlotEvidence(self._stacked(), self._included.copy())
 
@@ -311,7 +309,7 @@ class WithCanaries(Wrapped):
             raise InvalidInput("data is empty, and audit slots need records. Pass at least one record.")
         if isinstance(records, DrawnRecords):
             raise InvalidInput(
-                "audit slots cannot be added to batches drawn beforehand. Audit a run of the same plan whose "
+                "audit slots cannot be added to batches drawn in advance. Audit a run of the same plan whose "
                 "session draws its batches."
             )
         super().__init__(records)

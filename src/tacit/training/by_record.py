@@ -87,7 +87,7 @@ def views_of(augmentation: Augmentation, inputs: Tensor, uniforms: Tensor) -> Te
             result = augmentation.views(record[None], numbers[None])
         run.returns(result)
         if len(result) != views:
-            raise InvalidInput(f"{name}.views must return a tensor of n*K views, record after record.")
+            raise InvalidInput(f"{name}.views must return n*K rows, K views of each of n records in turn.")
         return result
 
     name = type(augmentation).__name__
@@ -104,9 +104,9 @@ def views_of(augmentation: Augmentation, inputs: Tensor, uniforms: Tensor) -> Te
         own = isinstance(reason, UnsupportedModel | NotCarried)
         cause = str(reason).partition(": ")[0] if own else type(reason).__name__
         raise UnsupportedModel(
-            f"{name}.views cannot run under torch.func.vmap ({cause}). It must not branch on values, call "
-            "item(), use a tensor of an earlier batch, or draw its own random numbers. Use torch.where "
-            "instead of if, or do this in the Dataset."
+            f"{name}.views cannot run under torch.func.vmap ({cause}). The method must not branch on values, "
+            "call item(), use a tensor of an earlier batch, or draw its own random numbers. Use torch.where "
+            "instead of if, or augment in the Dataset."
         ) from None
     return results.flatten(0, 1)
 
@@ -120,9 +120,9 @@ def check_by_record(augmentation: Augmentation, inputs: Tensor, views: int) -> N
     of_batch = augmentation.views(records, uniforms)
     if of_each.shape != of_batch.shape or not torch.allclose(of_each, of_batch, rtol=1e-4, atol=1e-4):
         raise UnsupportedModel(
-            f"{type(augmentation).__name__} mixes records: views change with other records of the batch, as "
-            "in mixup, cutmix and batch normalisation, so clipping cannot bound one record's effect. Make "
-            "each view from its own record and uniform numbers."
+            f"{type(augmentation).__name__} mixes records: a view changes with the other records of the "
+            "batch, as in mixup, cutmix and batch normalisation. Clipping then cannot bound one record's "
+            "effect. Make each view from its own record and uniform numbers."
         )
 
 

@@ -59,8 +59,8 @@ def chunk_size(plan: Plan, chunk: int | None, *, whole: bool) -> int:
     if whole:
         if chunk not in (None, plan.steps):
             raise InvalidInput(
-                f"chunk must be the whole plan for this dataset; got {chunk!r}. Its budget counts (epsilon, "
-                "delta), and chunks would cost far more than the whole plan. Remove chunk."
+                f"chunk must be the whole plan for this dataset; got {chunk!r}. The dataset's budget counts "
+                "(epsilon, delta), and parts would cost far more than the whole. Remove chunk."
             )
         return plan.steps
     size = -(-plan.steps // _CHUNKS) if chunk is None else check_integer("chunk", chunk, low=1)
@@ -73,35 +73,36 @@ def check_promise(
 ) -> None:
     if plan.unit != policy.unit:
         raise PrivacyRefusal(
-            f"the plan's unit is {plan.unit!r}, that of {dataset!r} is {policy.unit!r}. The two cannot "
-            f"share a budget. Plan with unit={policy.unit!r} if each record is one {policy.unit}, or open "
-            "the records as another dataset with a separate budget."
+            f"the plan's unit is {plan.unit!r}, but that of data set {dataset!r} is {policy.unit!r}, so they "
+            f"cannot share a budget. If each record is one {policy.unit}, plan with unit={policy.unit!r}. "
+            "Otherwise open the records as another data set."
         )
     if plan.adjacency is not policy.relation:
         raise PrivacyRefusal(
-            f"the plan's adjacency is {plan.adjacency}, that of {dataset!r} is {policy.relation}. The two "
-            f"cannot share a budget. Make the plan with adjacency={policy.relation.value!r}."
+            f"the plan's adjacency is {plan.adjacency}, but that of data set {dataset!r} is "
+            f"{policy.relation}, so they cannot share a budget. Plan with "
+            f"adjacency={policy.relation.value!r}."
         )
     if owned_by is not None and policy.unit_column is not None and owned_by != policy.unit_column:
         raise PrivacyRefusal(
-            f"training counts by column {owned_by!r}, but dataset {dataset!r} by {policy.unit_column!r}. "
-            f"Train with column {policy.unit_column!r} as the owners, because the two may mean different "
-            "people."
+            f"training counts by column {owned_by!r}, but dataset {dataset!r} counts by "
+            f"{policy.unit_column!r}. The two may mean different people. Train with column "
+            f"{policy.unit_column!r} as the owners."
         )
     if policy.unit_column is not None and not one_record_per_unit and owned_by is None:
         tests = "" if plan.score_report is None else "nor two of the test records, "
         raise PrivacyRefusal(
             f"{dataset!r} counts by column {policy.unit_column!r}, but training counts records, and one "
             f"{policy.unit} may have several. Train on UserRecords with charges "
-            f"owned_by={policy.unit_column!r}, or set [data] user and rows_per_user in a configuration. If "
-            f"no {policy.unit} has two of the training records, {tests}set one_record_per_unit=True, which "
-            "the ledger records."
+            f"owned_by={policy.unit_column!r}; in a configuration, set [data] user and rows_per_user. If no "
+            f"{policy.unit} has two of the training records, {tests}set one_record_per_unit=True. The ledger "
+            "records this claim."
         )
     most = policy.largest_table if policy.public_records is None else policy.public_records
     if plan.records > most:
         raise PrivacyRefusal(
-            f"the plan has {plan.records} records, but {dataset!r} at most {most} by its policy. Plan with "
-            f"the true number, at most records={most}."
+            f"the plan has {plan.records} records, but the policy of {dataset!r} allows at most {most}. Plan "
+            f"with the true number, at most records={most}."
         )
 
 
@@ -315,9 +316,9 @@ class StepCharges:
             self._take(number)
         if not self._same_run:
             raise PrivacyRefusal(
-                f"steps of the run {self.run} were charged by an earlier process. Repeating them with other "
-                "records or settings would add the same noise to different sums. Load the run's resume "
-                "state first: session.load(path)."
+                f"an earlier process has charged steps of the run {self.run}. Repeating them with other "
+                "records or settings would add the same noise to different sums, whose difference has no "
+                "noise. Load the run's resume state first: session.load(path)."
             )
 
     def _take(self, number: int) -> None:
@@ -353,7 +354,7 @@ class StepCharges:
         """
         if not self.charged():
             raise PrivacyRefusal(
-                f"the {what} of a run is part of the charge of its first step, which is missing. Take the "
+                f"the {what} of a run is paid for with its first step, which is not charged yet. Take the "
                 "steps of the plan first."
             )
         key, token = once_key(self.run, what), self._words(2, step=0, index=2).tobytes().hex()
@@ -398,8 +399,8 @@ class StepCharges:
             )
         if plan.preparation and self._reserved is None:
             raise PrivacyRefusal(
-                "the plan's preparation is not charged. Call charges.start() before the preparation, which "
-                "reads the data, and then make the session."
+                "the plan's preparation, which reads the data, is not charged. Call charges.start() before "
+                "the preparation, and then make the session."
             )
         return self._generator
 
@@ -407,8 +408,8 @@ class StepCharges:
         """Continue the charges of this run's earlier process, with the ``generator`` of its resume state."""
         if self._reserved is not None and generator.secret_state() != self._generator.secret_state():
             raise PrivacyRefusal(
-                "a charge was reserved with another key than that of the loaded state. Make StepCharges with "
-                "generator=saved_generator(path), which has the loaded run's key."
+                "the charges have another key (the seed of the noise) than the loaded state. Make "
+                "StepCharges with generator=saved_generator(path), which has the run's key."
             )
         self._generator, self._same_run = generator, True
 
@@ -542,8 +543,8 @@ class Payment(Part):
             now = None if self.charges is None else self.charges.state()
             if now != (before := state["charges"]):
                 raise PrivacyRefusal(
-                    f"the run is charged to {_account(before)}, but this session to {_account(now)}. "
-                    "Continue with the charges of the run, or start a new run."
+                    f"the run was charged to {_account(before)}, but this session is charged to "
+                    f"{_account(now)}. Continue with the charges of the run, or start a new run."
                 )
             if self.charges is not None:
                 self.charges.take_up(generator)

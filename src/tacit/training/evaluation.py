@@ -308,10 +308,9 @@ def _check_shape(outputs: Tensor, targets: Tensor, *, fits: bool) -> None:
         kinds = "numbers, of the same shape" if targets.is_floating_point() else "(n, classes)"
         kinds = "(n, k) logits for (n, k) labels" if targets.dtype is torch.bool else kinds
         raise InvalidInput(
-            f"the model returns outputs of shape {tuple(outputs.shape)} for targets of shape "
-            f"{tuple(targets.shape)} and type {str(targets.dtype).removeprefix('torch.')}; it must return "
-            f"{kinds}. Integer targets are classes, floats are numbers, and bools are labels: use "
-            "targets.long() for classes."
+            f"the model must return {kinds}; got outputs of shape {tuple(outputs.shape)} for targets of "
+            f"shape {tuple(targets.shape)} and type {str(targets.dtype).removeprefix('torch.')}. Integer "
+            "targets are classes, floats are numbers, and bools are labels. For classes, use targets.long()."
         )
 
 

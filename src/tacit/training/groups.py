@@ -178,13 +178,13 @@ def _columns(evaluation: Evaluation, groups: Groups, bounds: Bounds) -> Iterator
     if evaluation.groups:
         return
     if answers is None or evaluation.measure not in ("accuracy", "R²"):
-        raise InvalidInput("groups need an evaluation of classes or one number. Leave them out for others.")
+        raise InvalidInput("groups are only for models that predict classes or one number. Leave groups out.")
     rows = tallies(torch.from_numpy(answers.outputs), torch.from_numpy(answers.truth)).numpy()
     for by, (names, numbers) in groups.items():
         if len(numbers) != len(rows) or any(isinstance(name, float) for name in names):
             raise InvalidInput(
-                f"groups[{by!r}] must have one of some named groups for each of {len(rows)} records; got "
-                f"{len(numbers)}, or floats. Cut floats into declared bands first."
+                f"groups[{by!r}] must give each of {len(rows)} records one named group; got {len(numbers)}, "
+                "or floats as names. Cut floats into declared bands first."
             )
         few = _too_small(np.bincount(numbers, minlength=len(names)))
         sets = [[group] for group in range(len(names)) if group not in few] + [few] * bool(few)

@@ -101,8 +101,8 @@ def least_squares_session(
 def _check_one_release(plan: Plan) -> None:
     if plan.steps != 1 or plan.clipping != FlatClipping(1.0):
         raise InvalidInput(
-            f"least squares takes one step with clipping at 1; got {plan.steps:,} steps and "
-            f"{plan.clipping!r}. Plan with steps=1 and clipping=1.0, without batch_size."
+            f"least squares needs steps=1 and clipping=1.0, without batch_size; got {plan.steps:,} steps and "
+            f"{plan.clipping!r}. Change the plan."
         )
 
 
@@ -168,7 +168,7 @@ class TableSession:
         _check_one_release(plan)
         if plan.event != Repeat(Gaussian(plan.noise_multiplier), 1):
             raise InvalidInput(
-                f"a table is summed once, with all its rows, but the plan is {plan.event!r}. Plan with "
+                f"least squares sums all rows of a table once, but the plan is {plan.event!r}. Plan with "
                 "steps=1 and clipping=1.0, without batch_size, sampling, preparation and reports."
             )
         if charges is not None:
@@ -316,7 +316,8 @@ def solve_least_squares(session: PrivateSession, *, ridge: float = 1.0) -> Least
     moments: Any = session.model
     if not isinstance(moments, Moments):
         raise InvalidInput(
-            f"the session trains a {type(moments).__name__}. Make it with least_squares_session."
+            f"the session trains a {type(moments).__name__}, not least squares. Make it with "
+            "least_squares_session."
         )
     for step in session.batches():
         session.step(step)

@@ -99,9 +99,8 @@ class Lengths:
             return
         if not is_same_loss(short, long):
             raise InvalidInput(
-                "a record's loss changes with its padding, which differs between several lengths. Mask the "
-                "padding with attention_mask, labels of -100, and in means over positions; or pad to one "
-                "length."
+                "a record's loss changes with its padding, which differs between lengths. Mask padding with "
+                "attention_mask, give it labels of -100, and leave it out of means. Or pad to one length."
             )
 
     def _numbers(self, batch: tuple[Tensor, ...], template: Template) -> Tensor:

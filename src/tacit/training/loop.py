@@ -185,7 +185,7 @@ def _check_arguments(session: object, evaluate: object, watchers: object, checkp
             f"got {type(evaluate).__name__}."
         )
     if not isinstance(watchers, tuple | list):
-        raise InvalidInput(f"watchers must be a tuple of watchers; got {type(watchers).__name__}.")
+        raise InvalidInput(f"watchers must be a tuple of Watcher objects; got {type(watchers).__name__}.")
     if checkpoint_every is not None:
         check_integer("checkpoint_every", checkpoint_every, low=1)
 

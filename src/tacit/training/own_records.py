@@ -75,8 +75,8 @@ class OwnRecords(Wrapped):
             if self._counts[rank] > 0 and found.setdefault(digest, rank) != rank:
                 raise PrivacyRefusal(
                     f"processes {found[digest]} and {rank} have the same records, but the plan accounts for "
-                    "one use of each record. Give each process its own records, or remove own_records to "
-                    "share them."
+                    "only one use of each record. Give each process its own records, or remove own_records "
+                    "to share them."
                 )
         return " ".join(digests)
 
@@ -117,13 +117,13 @@ def with_others(
     def check() -> None:
         if mine != first:
             raise InvalidInput(
-                f"process {ranks.rank} has own_records={mine}, but process 0 {first}. Set the same value in "
-                "all processes."
+                f"process {ranks.rank} has own_records={mine}, but process 0 has {first}. Set the same value "
+                "in all processes."
             )
         if mine and (dated or isinstance(records, DrawnRecords)):
-            what = "records with dates" if dated else "batches drawn beforehand"
+            what = "records with dates" if dated else "batches drawn in advance"
             raise InvalidInput(
-                f"own_records cannot be used with {what}. Remove it, so that all processes read the same "
+                f"own_records cannot be used with {what}. Remove it. All processes then read the same "
                 "records."
             )
 
@@ -136,8 +136,8 @@ def with_others(
     if len(whole) > plan.records:
         raise PrivacyRefusal(
             f"the processes together have more records than the plan's public number, {plan.records}. Give "
-            "each process its own records, not the same file. If they are, plan with a larger number, from "
-            "public knowledge."
+            "each process its own records, not the same file. If each has its own already, plan with a "
+            "larger number, from public knowledge."
         )
     return whole
 
@@ -165,5 +165,5 @@ def _check_layout(first: dict[str, str], mine: dict[str, str], rank: int) -> Non
             raise InvalidInput(
                 f"the records of process {rank} differ from those of process 0 in their {name}: "
                 f"{layout or 'none'}, not {first[name] or 'none'}. Give the records of all processes the "
-                "same columns, in the same order and of the same types."
+                "same columns and types, in the same order."
             )

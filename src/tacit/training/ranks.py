@@ -257,8 +257,8 @@ class ProcessRanks(Ranks):
             raise
         except RuntimeError as problem:
             raise ProcessLost(
-                "another process of this run cannot be reached: it has ended, or the connection is lost. "
-                "The current step was not taken here. Restart all processes and resume from the last saved "
+                "another process of this run cannot be reached: it has ended, or the connection is lost. The "
+                "current step was not taken here. Restart all processes, and resume from the last saved "
                 "state."
             ) from problem
 
@@ -320,7 +320,7 @@ def check_one_process() -> None:
         return
     raise PrivacyRefusal(
         f"{situation}, but the session has no ranks. Each process would train a separate model on the same "
-        f"records, and session.epsilon covers only one of them. {way_out}"
+        f"records, but session.epsilon covers only one model. {way_out}"
     )
 
 
@@ -548,10 +548,10 @@ class Together(Part):
         def check() -> None:
             if how := _difference(first, mine):
                 raise PrivacyRefusal(
-                    f"the model of process {ranks.rank} differs from that of process 0: {how}. Adding a "
-                    "record can move others to another process, so with different models one record could "
-                    "change the sum by more than the noise hides. No step was taken. Give each process the "
-                    "same optimizer, settings, schedule and loop, on the same kind of processor, and resume "
+                    f"the model of process {ranks.rank} differs from that of process 0: {how}. No step was "
+                    "taken. Adding a record can move others to another process. With different models, this "
+                    "could change the sum by more than the noise hides. Give each process the same "
+                    "optimizer, settings, schedule and loop, on the same kind of processor. Then resume "
                     "from the last saved state."
                 )
 

@@ -74,8 +74,8 @@ def columns_of(frame: Any) -> dict[str, Any]:
     names = [name for name, _ in pairs]
     if not all(isinstance(name, str) for name in names):
         raise InvalidInput(
-            "column names of a data frame must be strings, because they are keyword arguments of the loss. "
-            "Rename the columns, or pass (frame, labels): the loss then gets the frame as a matrix."
+            "column names of a data frame must be strings, because they become keyword arguments of the "
+            "loss. Rename the columns, or pass (frame, labels) to get the frame as a matrix."
         )
     if len(set(names)) < len(names):
         twice = next(name for name in names if names.count(name) > 1)
@@ -124,7 +124,7 @@ def values_of(column: Any, where: str) -> NDArray[Any] | list[Any]:
     if missing:
         raise InvalidInput(
             f"{where} ({kind}) has missing cells. Remove such rows, or fill them by a fixed public rule, "
-            'such as a declared column with missing = "indicator"; a rule computed from the data would leak.'
+            'such as missing = "indicator" of a declared column; a rule computed from the data would leak.'
         )
     if str(kind) == "category":  # its values are names, even if they are numbers
         raise _not_numeric(where, "category")
@@ -176,8 +176,8 @@ def columns_of_data(data: Any) -> tuple[Template, dict[Path, Array | list[Array]
         raise _batches(data)
     elif not (isinstance(data, Mapping | tuple | list) or is_column(data) or hasattr(data, "__array__")):
         raise InvalidInput(
-            f"data of type {type(data).__name__} cannot be used as records. Pass tensors, arrays or lists, "
-            "a mapping or tuple of them, a data frame, a TensorDataset or a map-style Dataset, without a "
+            f"data of type {type(data).__name__} cannot be used as records. Pass tensors, arrays, lists, a "
+            "mapping or tuple of them, a data frame, a TensorDataset or a map-style Dataset, not a "
             "DataLoader."
         )
     template, leaves = flatten(data, lists=False)
@@ -425,9 +425,9 @@ class DatasetRecords(Records):
     ) -> None:
         if not isinstance(dataset, Sized) or isinstance(dataset, IterableDataset):
             raise InvalidInput(
-                f"the dataset ({type(dataset).__name__}) has no length, or no items by position, which "
-                "sampling needs. Use a map-style dataset or tensors, or data=list(dataset) if the data fit "
-                "into memory."
+                f"the dataset ({type(dataset).__name__}) has no length, or no access by position "
+                "(dataset[i]), which sampling needs. Use a map-style dataset or tensors. If the data fit "
+                "into memory, pass data=list(dataset)."
             )
         if collate is not None and not callable(collate):
             raise InvalidInput(
@@ -484,8 +484,8 @@ class DatasetRecords(Records):
         except Exception as problem:  # noqa: BLE001 (the user's own code may raise anything)
             raise InvalidInput(
                 f"collate failed on record {position}: {without_values(problem)}. The original message is "
-                "hidden, because it may contain values of the record. Try collate([data[i]]): the session "
-                "passes a list of one record."
+                "hidden, because it may contain values of the record. Try collate([data[i]]), as the "
+                "session calls it."
             ) from None
 
     def _items(self, positions: list[int]) -> list[Any]:
@@ -596,7 +596,7 @@ def _unreadable(place: str, problem: Exception) -> InvalidInput:
     return InvalidInput(
         f"{place} of the dataset could not be read: {without_values(problem)}. The original message is "
         "hidden, because it may contain values of the record; read that record yourself to see it. Remove "
-        "unreadable records before the run starts."
+        "unreadable records."
     )
 
 

@@ -84,9 +84,9 @@ class GuardedOptimizer:
             stray = ["parameters of the optimizer that the session does not train"]
         if stray:
             raise PrivacyRefusal(
-                f"gradients that are not private are on {', '.join(stray)}: a loss.backward() ran outside "
-                "the session. Remove it from the loop; session.step(step) computes the gradients. If you "
-                "train another model through this one, as in a GAN, freeze this one meanwhile: "
+                f"a loss.backward() outside the session left gradients without noise on {', '.join(stray)}. "
+                "Remove it from the loop; session.step(step) computes the gradients. If you train another "
+                "model through this one, as in a GAN, freeze this one meanwhile: "
                 "discriminator.requires_grad_(False) before the generator's loss.backward(), and "
                 "discriminator.requires_grad_(True) after it."
             )
@@ -115,10 +115,9 @@ class GuardedOptimizer:
             names = [name for name, p in self._trained.items() if id(p) in shared]
             raise PrivacyRefusal(
                 f"a second optimizer ({type(optimizer).__name__}) is about to change "
-                f"{', '.join(names[:3])}{', ...' if len(names) > 3 else ''}, which a private session trains. "
-                "Its gradients are neither clipped nor noised. Train them only by session.step(step). Take "
-                "steps on public records before you make the session, on a copy of the model, or after del "
-                "session."
+                f"{', '.join(names[:3])}{', ...' if len(names) > 3 else ''} without clipping and noise, but "
+                "a private session trains them. Train them only by session.step(step). Take steps on public "
+                "records before you make the session, after del session, or on a copy of the model."
             )
 
     def _check_hooks(self) -> None:
@@ -128,13 +127,13 @@ class GuardedOptimizer:
         inside = [name for name, value in attributes.items() if isinstance(value, torch.optim.Optimizer)]
         if inside:
             raise InvalidInput(
-                f"{kind} wraps another optimizer and has no step hooks, so the session could not refuse "
+                f"{kind} wraps another optimizer and has no step hooks, which the session needs to refuse "
                 f"steps outside it. Pass the wrapped optimizer: optimizer.{inside[0]}."
             )
         raise InvalidInput(
-            f"{kind} has no step hooks of torch.optim.Optimizer, so the session could not refuse steps "
-            "outside it. Pass an optimizer of torch, or derive its class from torch.optim.Optimizer and call "
-            "super().__init__(params, defaults)."
+            f"{kind} has no step hooks of torch.optim.Optimizer. The session needs them to refuse steps "
+            "outside it. Pass an optimizer of torch, or derive its class from torch.optim.Optimizer and "
+            "call super().__init__(params, defaults)."
         )
 
     def _check_parameters(self) -> None:
@@ -150,8 +149,8 @@ class GuardedOptimizer:
         missing = [name for name, p in self._trained.items() if id(p) not in ids]
         if missing:
             raise InvalidInput(
-                f"the optimizer lacks the trainable parameters {', '.join(missing)}, which would be noised "
-                "for nothing. Pass model.parameters() to the optimizer, or freeze them."
+                f"the optimizer lacks the trainable parameters {', '.join(missing)}. Their gradients would "
+                "get noise but change nothing. Pass model.parameters() to the optimizer, or freeze them."
             )
         if any(p.requires_grad and id(p) not in self._ids for p in held):
             raise PrivacyRefusal(
@@ -230,8 +229,8 @@ def check_release(generator: Generator, step: int, gradients: Mapping[str, Tenso
     alike = all(abs(a - b) <= most for a, b in zip(before, now, strict=True))
     if not math.isnan(before[0]) and not alike:
         raise PrivacyRefusal(
-            f"step {step} was taken before, with another result and the same noise, so the difference of "
-            "both results would reveal records without noise. Give each session its own StepCharges, and no "
+            f"step {step} was taken before, with the same noise but another result. The difference of the "
+            "two results would reveal records without noise. Give each session its own StepCharges, and no "
             "generator. After session.load(path), change nothing: learning rates, loss, or mode of the "
             "model. To try something else, start a new run."
         )
@@ -346,10 +345,10 @@ def check_weights(
     more = f" and {len(wrong) - _SHOWN} more" if len(wrong) > _SHOWN else ""
     raise Diverged(
         f"weights are NaN or infinite after {when}: {', '.join(wrong[:_SHOWN])}{more}. Training ends here, "
-        "because later steps would spend budget on noise alone; the steps so far stay charged. Resume from "
-        "an earlier saved state, or start a new run, with a lower learning rate "
-        f"(now {rates or 'not known'}). Use float32 instead of float16 weights, and check divisions, "
-        "logarithms and square roots in the model for zeros."
+        "because later steps would only spend budget on noise; the steps so far stay charged. Resume from "
+        "an earlier saved state, or start a new run, with a lower learning rate (now "
+        f"{rates or 'not known'}). Use float32 weights instead of float16. Look for divisions, logarithms "
+        "and square roots of zero."
     )
 
 

@@ -517,14 +517,14 @@ def load_state(path: Path) -> dict[str, Any]:
         state = torch.load(content, weights_only=True, map_location="cpu")
     except (RuntimeError, EOFError, OSError, LookupError, TypeError, ValueError, pickle.UnpicklingError):
         raise InvalidInput(
-            f"{path} is not a readable resume state: it is damaged, or another program wrote it. "
-            "Restore the file from a copy, or start a new run."
+            f"{path} cannot be read as a resume state: it is damaged, or another program wrote it. Restore "
+            "it from a copy, or start a new run."
         ) from None
     version = state.get("format") if isinstance(state, dict) else None
     if not isinstance(state, dict) or version != _FORMAT:
         raise InvalidInput(
-            f"{path} is not a resume state of Tacit 0.3 (its format is {version}, not {_FORMAT}): finish the "
-            "run with the version of Tacit that wrote it, or start a new run."
+            f"{path} is not a resume state of Tacit 0.3 (its format is {version}, not {_FORMAT}). Finish the "
+            "run with the version that wrote it, or start a new run."
         )
     return state
 
@@ -533,8 +533,8 @@ def check_same_run(path: Path | str, before: Mapping[str, Any], now: Mapping[str
     if differing := differences(before, now):
         raise PrivacyRefusal(
             f"the resume state {path} belongs to another run. Different: {', '.join(differing)}. Resuming "
-            "would add the same noise to different sums, and their difference would have no noise. Restore "
-            "the settings of that run, or start a new run."
+            "would add the same noise to different sums, whose difference has no noise. Restore the "
+            "settings of that run, or start a new run."
         )
 
 

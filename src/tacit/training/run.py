@@ -119,7 +119,7 @@ def check_ready(model: nn.Module, layout: Layout) -> None:
         raise UnsupportedModel(
             f"the model is on several devices ({', '.join(devices)}), but a private step uses one. Load the "
             f'model with device_map={{"": 0}} instead of "auto", or without device_map and then '
-            'model.to("cuda"). Shard a model that is too large for one device over several processes with '
+            'model.to("cuda"). If it is too large for one device, shard it with '
             "torch.distributed.fsdp.fully_shard (docs/how-to/gpu-and-processes.md)."
         )
     _check_finite({name: layout.local(parameter.detach()) for name, parameter in model.named_parameters()})
@@ -156,8 +156,8 @@ def key_of_run(
         drawn_by = batches.generator_for(plan)
         if generator is not None and generator.secret_state() != drawn_by.secret_state():
             raise PrivacyRefusal(
-                "the batches were drawn with another key than this run's. Continue with the batches that the "
-                "run began with."
+                "the batches were drawn with another key (the seed of the noise) than this run's. Continue "
+                "with the batches of this run."
             )
         generator = drawn_by
     if charges is not None:
@@ -169,8 +169,8 @@ def key_of_run(
             f"must be at least {LEAST_NOISE:g} in a private session",
             argument="noise_multiplier",
             value=plan.noise_multiplier,
-            why="With less, epsilon is in the hundreds, and a few records can move a draw beyond 150 "
-            "standard deviations, where computed noise ends.",
+            why="With less, epsilon is in the hundreds, and a few records can change a sum by more than any "
+            "noise that is drawn (150 standard deviations).",
             fix="Increase it; 1 is a usual value. To see what a model learns without noise, pass "
             "generator=tacit.testing.seeded_generator(0).",
         )
@@ -276,8 +276,8 @@ class Run:
         self.lengths = lengths_of(arguments.collate)
         if self.lengths is not None and self.augmentation is not None:
             raise InvalidInput(
-                "augmentation does not support several lengths, because its views may fill the padding. Pad "
-                "to one length, or remove augmentation."
+                "augmentation does not support several lengths, because an augmentation may overwrite the "
+                "padding. Pad to one length, or remove augmentation."
             )
         self._ranks_are_given = arguments.ranks is not None
 
@@ -310,7 +310,7 @@ class Run:
         batches = self.of_data if isinstance(self.of_data, DrawnRecords) else None
         if check_integer("workers", arguments.workers, low=0) > 0 and batches is not None:
             raise InvalidInput(
-                "workers cannot be used with batches drawn beforehand, which the session prefetches itself. "
+                "workers are not for batches drawn in advance, because the session prefetches them itself. "
                 "Remove workers."
             )
         self.payment = Payment(charges, batches, partial(contents_of, self.of_data), self.ranks)
@@ -452,9 +452,10 @@ class Run:
     def check_whole(self) -> None:
         if self.torn:
             raise PrivacyRefusal(
-                f"step {self.done - 1} was interrupted while the optimizer changed the weights. Repeating it "
-                "would reuse noise. Restore a saved state with session.load(path). Without one you may "
-                "release the model as it is, at the cost of session.epsilon, but training needs a new run."
+                f"step {self.done - 1} was interrupted while the optimizer changed the weights, and "
+                "repeating it would reuse noise. Restore a saved state with session.load(path). Without "
+                "one, you may release the model as it is, at the cost of session.epsilon, but training "
+                "needs a new run."
             )
 
     def save(self, path: Path, extra: dict[str, Any]) -> None:

@@ -126,7 +126,7 @@ def score_held_out(
     report, charges = session.plan.score_report, session.charges
     if report is None or charges is None:
         raise InvalidInput(
-            "a held-out score needs a plan with a score report and a ledger. Plan with "
+            "a held-out score needs score_report in the plan and charges in the session. Plan with "
             "score_report=ScoreReport(noise), and make the session with charges."
         )
     if session.of_people and owners is None:
@@ -137,7 +137,9 @@ def score_held_out(
     noise = report.noise
     by = tuple(report.by) if isinstance(report, GroupScoreReport) else ()
     if by != tuple(groups or ()):
-        raise InvalidInput(f"groups must be by the columns of the plan, {by}; got {tuple(groups or ())}.")
+        raise InvalidInput(
+            f"groups must name the columns of the plan's score report, {by}; got {tuple(groups or ())}."
+        )
 
     def release() -> Json:
         # Fresh noise: an earlier process may have drawn some, but nothing was released with it.
@@ -371,16 +373,16 @@ def _trained(session: PrivateSession, plan: Plan, trained: dict[int, weakref.ref
     same = _PROMISE(session.plan) == _PROMISE(plan)
     if not same or session.steps_done or session.charges is not None or not session.private:
         raise PrivacyRefusal(
-            "make must return a new session of the plan given to select_candidate, without charges and "
-            "without a generator. The charge is spent, because runs may have been made."
+            "make must return a new session of the plan given to select_candidate, with no charges and no "
+            "generator. The charge stays spent, because runs may have been made."
         )
     for parameter in (p for p in session.model.parameters() if p.requires_grad):
         before = trained.get(id(parameter))
         if before is not None and before() is parameter:
             raise PrivacyRefusal(
-                "a run starts from the trained weights of an earlier run, but the charge covers independent "
-                "runs. Let make build a new model and optimizer in each call. The charge is spent, because "
-                "runs have been made."
+                "make returned a model that an earlier run has trained, but the charge covers only "
+                "independent runs. Let make build a new model and optimizer in each call. The charge stays "
+                "spent, because runs have been made."
             )
         trained[id(parameter)] = weakref.ref(parameter)
     for step in session.batches():

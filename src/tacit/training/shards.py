@@ -72,8 +72,8 @@ def prepare(model: nn.Module) -> None:
             except (ValueError, RuntimeError) as problem:
                 raise UnsupportedModel(
                     f"fully_shard cannot prepare the model: {str(problem).rstrip('.')}. Apply it to the "
-                    "parts of the model first and to the model last. Parts that share a parameter need one "
-                    "call, fully_shard([part, other_part]), or only the call for the model."
+                    "parts of the model first, and to the whole model last. Parts that share a parameter "
+                    "need one call, fully_shard([part, other_part]), or only the call for the whole model."
                 ) from problem
 
 
@@ -121,11 +121,11 @@ def _check_placement(name: str, parameter: Any, is_managed: bool, ranks: Ranks) 
     if not is_managed or mesh.ndim > 1:
         raise UnsupportedModel(
             f"{how}: tensor, sequence and expert parallelism are not supported, because a private step clips "
-            "whole gradients, which no process has there. Shard the model with fully_shard alone."
+            "whole gradients, and there no process has them. Shard the model with fully_shard alone."
         )
     if type(placements[0]) is not Shard or placements[0].dim != 0:
         raise UnsupportedModel(
-            f"{how}, by shard_placement_fn. Remove it, so that parameters are sharded by rows, Shard(0)."
+            f"{how}, set by shard_placement_fn. Remove it, to shard parameters by rows, Shard(0)."
         )
     if type(parameter.to_local().detach()) is not Tensor:
         raise UnsupportedModel(
@@ -134,8 +134,8 @@ def _check_placement(name: str, parameter: Any, is_managed: bool, ranks: Ranks) 
         )
     if mesh.size() != ranks.ranks or mesh.get_local_rank() != ranks.rank:
         raise UnsupportedModel(
-            f"{how}, but the session has {ranks.ranks} ranks, and this is rank {ranks.rank}. Pass "
-            "fully_shard a mesh of these processes in their order, or no mesh with ProcessRanks()."
+            f"{how}, but in the session this is rank {ranks.rank} of {ranks.ranks}. Pass fully_shard a mesh "
+            "of these processes in their order, or use ProcessRanks() and no mesh."
         )
 
 

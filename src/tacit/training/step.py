@@ -120,11 +120,11 @@ class PhysicalBatch(Part):
         size = self.at(step)
         if size == 1:
             raise InvalidInput(
-                "CUDA is out of memory even with one record at a time, and the step was not taken. (The "
-                "first step also needs memory for up to eight dummy records, to check the model.) Free the "
-                "device of other processes; or use memory=tacit.clipping.LEAN, bfloat16 by torch.autocast in "
-                "the loss, torch.utils.checkpoint with use_reentrant=False in the model, or fewer trained "
-                "weights, as in LoRA."
+                "CUDA is out of memory even with one record at a time. The step was not taken. (The first "
+                "step needs more memory, to check the model.) Free the GPU of other processes. Or save "
+                "memory: memory=tacit.clipping.LEAN, bfloat16 by torch.autocast in the loss, "
+                "torch.utils.checkpoint with use_reentrant=False in the model, or fewer trained weights, as "
+                "in LoRA."
             )
         self._failed_size = self._failed_size or size
         self._sizes = {first: now for first, now in self._sizes.items() if first < step} | {step: size // 2}
@@ -142,9 +142,8 @@ class PhysicalBatch(Part):
         if self._draws():
             raise PrivacyRefusal(
                 "CUDA ran out of memory in a resumed run with dropout or other random numbers. They depend "
-                "on the physical batch size, so with a smaller one the same noise could be added to another "
-                "sum. Free the device of other processes, or load the saved state on a device with as much "
-                "memory as before."
+                "on the physical batch size, so a smaller one could add the same noise to another sum. Free "
+                "the GPU of other processes, or load the saved state on a GPU with as much memory as before."
             )
 
     def _write(self, step: int) -> None:

@@ -113,13 +113,13 @@ class Manifest:
         """Return the generator of a run of ``plan``; refuse a plan that would draw other batches."""
         if (now := repr(plan.sampling)) != self.sampling:
             raise PrivacyRefusal(
-                f"the plan samples by {now}, but these batches were drawn by {self.sampling}, so its cost is "
-                "not theirs. Train with the configuration of the batches."
+                f"the plan samples by {now}, but these batches were drawn by {self.sampling}, so the plan's "
+                "cost does not cover them. Train with the configuration of the batches."
             )
         if plan.steps > self.steps:
             raise PrivacyRefusal(
-                f"the plan has {plan.steps} steps and the batches {self.steps}. Write batches for the "
-                "whole plan."
+                f"the plan has {plan.steps} steps, but the batches cover only {self.steps}. Write batches "
+                "for the whole plan."
             )
         return Generator(self.key, secure=self.secure)
 
@@ -159,7 +159,7 @@ class StreamedBatches(DrawnRecords):
         path = self.folder / _USED
         if path.exists() and path.read_text() != run:
             raise PrivacyRefusal(
-                f"the batches in {self.folder} belong to another run. A second run would reuse its noise for "
+                f"the batches in {self.folder} belong to another run. A second run would add their noise to "
                 "other sums. Resume that run (--resume), or write new batches, with a new key."
             )
 
@@ -184,7 +184,7 @@ class StreamedBatches(DrawnRecords):
         inside = places < len(positions)
         if self._now is None or not (inside.all() and np.array_equal(positions[places], indices)):
             raise PrivacyRefusal(
-                f"the batch for step {self._step} lacks records of the step: it was drawn with another key "
+                f"the batch for step {self._step} lacks some of its records: it was drawn with another key "
                 "or other settings. Write the batches again, for this plan."
             )
         at = places + self._rows.start

@@ -172,8 +172,8 @@ def _mend(value: object) -> str:
 
 def _too_large(where: str) -> InvalidInput:
     return InvalidInput(
-        f"{where} contains an integer beyond int64. Replace identifiers by their positions in a public "
-        "list, or remove this part."
+        f"{where} contains an integer too large for int64. Replace identifiers by their positions in a "
+        "public list, or remove this part."
     )
 
 
@@ -267,8 +267,8 @@ def leaves_by(template: Template, record: Any) -> list[Any]:
     paths, leaves = paths_of(template), flatten(record)[1]
     if len(leaves) != len(paths) or any(path not in leaves for path in paths):
         raise InvalidInput(
-            "the records differ in structure. Let each item of the dataset be a tuple of tensors and "
-            "numbers, or a mapping of them, with the same keys and the same number of parts."
+            "the records differ in structure. Let each item of the dataset be a tuple or mapping of tensors "
+            "and numbers, with the same keys and the same number of parts."
         )
     return [leaves[path] for path in paths]
 
@@ -328,8 +328,8 @@ def check_loss_takes(loss: Callable[..., object], template: Template) -> None:
             letters = ", ".join("xyzuvw"[:count])
             fix = f"def loss(model, {letters})" if count <= 6 else "def loss(model, *parts)"
         raise InvalidInput(
-            f"the loss takes ({', '.join(_names(signature))}), but a record is {record}, so the loss is "
-            f"called with the model and {arguments}. Give it these parameters, such as {fix}."
+            f"the loss takes ({', '.join(_names(signature))}), but with a record that is {record}, the "
+            f"session calls it with the model and {arguments}. Give it these parameters, such as {fix}."
         ) from None
 
 
@@ -383,14 +383,14 @@ def without_numbers() -> Iterator[None]:
             if _OF_DEVICE.search(text) or " in " not in (place := without_values(problem)):
                 raise
             raise InvalidInput(
-                f"the model or the loss failed on records: {place}. The original message is hidden, because "
-                "it may contain values of a record; on records of zeros there was no error. Let model and "
-                "loss accept every record, or remove such records by a public rule."
+                f"the model or the loss failed on records: {place}. It did not fail on records of zeros. The "
+                "original message is hidden, because it may contain values of a record. Let model and loss "
+                "accept every record, or remove such records by a public rule."
             ) from None
         raise InvalidInput(
-            "a number in a record is out of range for the model or the loss, such as a class number beyond "
-            f"the model's outputs, or a token number beyond its embedding ({without_values(problem)}). "
-            "Declare as many classes and tokens as there may be."
+            "a number in a record is out of range for the model or the loss, such as a class beyond the "
+            f"model's outputs, or a token beyond its embedding ({without_values(problem)}). Declare as many "
+            "classes and tokens as there may be."
         ) from None
 
 
@@ -430,7 +430,7 @@ def as_for_zeros(model: nn.Module, inputs: Tensor) -> Iterator[None]:
             message = f"{type(problem).__name__}: {str(problem).strip().partition(chr(10))[0].rstrip('.')}"
             kind = f"{str(inputs.dtype).removeprefix('torch.')} of shape {tuple(inputs.shape[1:])}"
             refusal = InvalidInput(
-                f"the model fails on records that are {kind}: {message}. (This is its error on records of "
+                f"the model fails on records that are {kind}: {message}. (The message is from records of "
                 "zeros.) Pass records of the shape and type that the model expects."
             )
         else:

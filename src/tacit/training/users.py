@@ -60,7 +60,7 @@ def numbered(owners: Any) -> tuple[NDArray[np.int64], NDArray[np.uint64], bytes]
     values = np.asarray(values, dtype=object if isinstance(values, list | tuple) else None)
     if values.ndim != 1:
         raise InvalidInput(
-            f"owners must name one owner for each row, (M,); got shape {values.shape}. For several owners "
+            f"owners must have shape (M,), one owner per row; got shape {values.shape}. For several owners "
             "per row, give a list of lists, such as owners.tolist()."
         )
     if len(values) == 0:
@@ -73,8 +73,8 @@ def numbered(owners: Any) -> tuple[NDArray[np.int64], NDArray[np.uint64], bytes]
             raise missing_owners(missing)
         if not bool((values == np.floor(values)).all()) or not bool((np.abs(values) < 2.0**53).all()):
             raise InvalidInput(
-                "owners must be strings, or integers below 2^53, because larger floats are not distinct. "
-                "Give the column with the person of each row."
+                "owners must be strings, or integers below 2^53, because floats round larger ones. Give the "
+                "column with the person of each row."
             )
     if values.dtype.kind in "US" and (empty := int((np.char.strip(values) == values.dtype.type()).sum())):
         raise missing_owners(empty)
@@ -125,8 +125,8 @@ class SharedRows:
         single = sum(not isinstance(one, LISTS) for one in lists)
         if single:
             raise InvalidInput(
-                f"{single} of {len(lists)} rows have no list of owners, unlike the others. Give each row a "
-                'list, such as ["ann"] for one owner.'
+                f"{single} of {len(lists)} rows name their owner without a list, unlike the others. Give "
+                'each row a list, such as ["ann"] for one owner.'
             )
         missing = sum(len(one) == 0 or any(map(is_missing, one)) for one in lists)
         if missing:
@@ -142,8 +142,8 @@ class SharedRows:
         self.digest = digest.digest()
         if int(self.counts.max()) == self.rows:
             raise InvalidInput(
-                "one owner has a part in all rows, so a guarantee for owners would hide the whole dataset. "
-                "If that owner needs no protection, such as the mailbox itself, name only the other owners."
+                "one owner appears in all rows, so protecting this owner would hide the whole dataset. If "
+                "this owner needs no protection, such as the mailbox itself, name only the other owners."
             )
 
     def capped(self, most: int) -> Indices:
@@ -218,7 +218,7 @@ class UserRecords:
             self._counts, self._digest = self._shared.counts, self._shared.digest
         if len(self) < 2:
             raise InvalidInput(
-                "all rows have one owner, so a guarantee for owners would hide the whole dataset. Check that "
+                "all rows have one owner, so protecting this owner would hide the whole dataset. Check that "
                 "owners is the column with the person of each row."
             )
         if self.rows_per_user > self.most_rows:
@@ -339,19 +339,19 @@ class UserRecords:
             self._check_own_rows()
         if plan.adjacency is Adjacency.ADD_REMOVE:
             raise PrivacyRefusal(
-                f"{plan.adjacency} has no bound for rows with several owners, because without one "
-                f"{plan.unit} the cap would drop other rows of the others. Use "
-                'adjacency="zero-out" or "replace-one". They hide the content of all rows of an owner, and '
-                "treat the owners of each row as public, as the statement says."
+                f"{plan.adjacency} has no bound for rows with several owners: without one {plan.unit}, the "
+                'limit rows_per_user would drop other rows of other owners. Use adjacency="zero-out" or '
+                '"replace-one". They hide the content of all rows of an owner, and treat the owners of each '
+                "row as public."
             )
 
     def _check_own_rows(self) -> None:
         if self._shared is not None:
             raise PrivacyRefusal(
                 "rows with several owners cannot be sampled by person, because the rows of one owner would "
-                f"change the gradients of others. Sample rows: set rows_per_user={self.rows_per_user} in the "
-                'plan too, or [data] draw = "rows" in a configuration. Or join people who share rows into '
-                "groups, and make each group one owner."
+                "change the gradients of others. Sample rows instead: set "
+                f"rows_per_user={self.rows_per_user} in the plan too; in a configuration, set [data] draw = "
+                '"rows". Or make people who share rows one owner.'
             )
 
 
@@ -411,8 +411,8 @@ def _check_cap(data: Any, plan: Plan) -> None:
         )
     if data.rows_per_user != plan.rows_per_user:
         raise PrivacyRefusal(
-            f"the plan has rows_per_user={plan.rows_per_user} and the data {data.rows_per_user}. Give both "
-            "the same number."
+            f"the plan has rows_per_user={plan.rows_per_user}, but the data have "
+            f"rows_per_user={data.rows_per_user}. Give both the same number."
         )
 
 
@@ -431,19 +431,19 @@ def check_unit(plan: Plan, records: Records, *, charged: bool, owned_by: str | N
     if charged and isinstance(records, RowsOfUsers) and records.users.shared:
         raise PrivacyRefusal(
             "rows with several owners cannot be charged to a ledger, because its other runs and queries "
-            f"count a row against one {plan.unit}. Train without a ledger, give each row one owner, or join "
-            "people who share rows into groups."
+            f"count a row for one {plan.unit} only. Train without a ledger, give each row one owner, or make "
+            "people who share rows one owner."
         )
     if owned_by is not None and not owned:
         raise PrivacyRefusal(
-            f"the charges count by column {owned_by!r}, but the session by rows. Give the session "
+            f"the charges count by column {owned_by!r}, but the session counts rows. Give the session "
             "UserRecords with that column as owners, or make the charges without owned_by."
         )
     if owned and plan.unit in _ROWS:
         raise PrivacyRefusal(
-            f"the plan's unit {plan.unit!r} does not fit UserRecords, where a record is an owner with all "
-            'rows. Plan with a word for an owner, such as unit="user" or unit="patient", and count owners '
-            "in records and batch_size."
+            f"the plan's unit {plan.unit!r} does not fit UserRecords, which makes all rows of an owner one "
+            'record. Plan with a word for an owner, such as unit="user" or unit="patient". Count owners in '
+            "records and batch_size."
         )
 
 
@@ -464,10 +464,10 @@ def check_columns(data: Any, plan: Plan) -> None:
         name, unit = repeated_in_frame(columns, plan.unit), plan.unit
         if name is not None:
             raise PrivacyRefusal(
-                f"the plan's unit is {unit!r}, but column {name!r} of the data has repeated values: a {unit} "
+                f"the plan's unit is {unit!r}, but values in column {name!r} of the data repeat. A {unit} "
                 "seems to have several rows, and each row would be protected separately. Give the session "
-                "UserRecords with that column as owners. To protect single rows, plan with "
-                f'unit="row". If each row is another {unit}, remove the column from the data.'
+                'UserRecords with that column as owners. To protect single rows, plan with unit="row". If '
+                f"each row is a different {unit}, remove the column from the data."
             )
 
 
@@ -568,8 +568,7 @@ class Dates(Part):
         if self.unsaved:
             raise PrivacyRefusal(
                 "call session.save(path) before the first step on records of further days. Otherwise the old "
-                "state could be resumed with other records, which would add the same noise to different "
-                "sums."
+                "state could be resumed with other records, and the same noise added to different sums."
             )
         if step >= self.steps:
             raise InvalidInput(
@@ -624,10 +623,10 @@ class Dates(Part):
         skipped = int((inside & ~allowed).sum())
         if skipped and self._dated.too_often == "refuse":
             raise PrivacyRefusal(
-                f"{skipped} times a {self._plan.unit} would participate too often. The plan covers at most "
+                f"a {self._plan.unit} would take part too often (cases: {skipped}). The plan covers at most "
                 f"{self._rule.participations} participations, at least {self._rule.separation} steps apart. "
-                'Plan for more participations or a smaller separation, or set too_often="skip". This number '
-                "comes from the data: do not publish it."
+                'Plan for more participations or a smaller separation, or set too_often="skip". Do not '
+                "publish the number of cases: it comes from the data."
             )
         return np.where(allowed, self._step_of, -1)
 
@@ -673,7 +672,7 @@ def day_of(name: str, value: object) -> np.datetime64:
 def _as_days(dates: Any) -> NDArray[np.datetime64]:
     values = np.asarray(dates, dtype=object if isinstance(dates, list | tuple) else None)
     if values.ndim != 1:
-        raise InvalidInput(f"dates must have one date for each row, (M,); got shape {values.shape}.")
+        raise InvalidInput(f"dates must have shape (M,), one date per row; got shape {values.shape}.")
     if values.dtype.kind not in "OUM":
         raise InvalidInput(f'dates must be days, such as "2026-03-01"; got {values.dtype}.')
     days = values.astype(_DAY) if values.dtype.kind == "M" else _read(values)

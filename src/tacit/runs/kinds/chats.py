@@ -64,9 +64,9 @@ class ChatTemplate:
         beginning = self._tokens(turns, where, **settings)
         if whole[: len(beginning)] != beginning:
             raise InvalidInput(
-                f"{where}: the chat template changes the first {len(turns)} turns if more follow, so the "
-                "assistant's tokens cannot be located. Mark them in the template by {% generation %}, or "
-                "write the example as prompt and completion."
+                f"{where}: the chat template writes the first {len(turns)} turns differently if more follow, "
+                "so the assistant's tokens cannot be located. Mark them with {% generation %} in the "
+                "template, or write prompt and completion."
             )
         return len(beginning)
 
@@ -81,8 +81,8 @@ class ChatTemplate:
                 before, after = (self._applied(each, where, tokenize=False) for each in (turns, others))
                 if before == after:
                     raise InvalidInput(
-                        f"{where}: the chat template omits turn {place + 1}, as it does not support its "
-                        "role. Usual roles are system, user and assistant."
+                        f"{where}: the chat template omits turn {place + 1}, whose role it does not support. "
+                        "Usual roles are system, user and assistant."
                     )
 
     def _tokens(self, turns: Messages, where: str, **settings: Any) -> list[int]:

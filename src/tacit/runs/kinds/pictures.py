@@ -95,7 +95,7 @@ class Pictures(Kind):
         raise InvalidInput(
             f"images have the wrong type or shape: {values.dtype} {values.shape}. Give uint8 of shape (n, "
             f"{self.size[0]}, {self.size[1]}, {self.colours}), or floats in [0, 1] of shape (n, "
-            f"{', '.join(map(str, self.shape))}). In a list of files or PIL images, each may have any size."
+            f"{', '.join(map(str, self.shape))}). Files or PIL images in a list may have any size."
         )
 
     def count(self, path: Path) -> int | None:
@@ -188,8 +188,8 @@ def find_pictures(folder: Path, largest: int = LARGEST) -> FoundPictures:
     first = next(files, None)
     if len(classes) < 2 or first is None:
         raise InvalidInput(
-            f"{folder} has {len(classes)} folders of images. Give a folder with one subfolder of images per "
-            "class (at least two), optionally inside train and test, or a table."
+            f"{folder} has {len(classes)} folders of images. It needs one per class (at least two), directly "
+            "or inside train and test. Or give a table."
         )
     name, file = first
     where = f"image 1 of {root / name}, sorted by path,"  # the file name may be a person's

@@ -134,7 +134,9 @@ def check_no_pictures(config: Config, kind: str) -> None:
         (f'[data] features = "{features}"', features != "raw", 'features = "raw"'),
     ):
         if is_set:
-            raise InvalidInput(f"{setting} needs images, and the records are from a {kind}. Set {usual}.")
+            raise InvalidInput(
+                f"{setting} is only for images, but the records are from a {kind}. Set {usual}."
+            )
 
 
 def check_loss(name: str | None, targets: str) -> None:

@@ -95,8 +95,8 @@ class Table(Kind):
             if begins and config.model.name in LINEAR and value != needed:
                 raise InvalidInput(
                     f'{place} must be "{needed}" for [model] name = "{config.model.name}"; got "{value}". '
-                    f"This linear model first learns the target's {begins} from its gradients, which "
-                    'another value would change. Remove the key, or set name = "mlp".'
+                    f"This linear model first estimates the target's {begins} from gradients that another "
+                    'value would change. Remove the key, or set name = "mlp".'
                 )
 
     @classmethod
@@ -107,7 +107,7 @@ class Table(Kind):
         if section.database is not None:
             raise InvalidInput(
                 "[data] database works only with `tacit train`. In Python, fit PrivateRegressor or "
-                'PrivateClassifier with head="least-squares" on the table.'
+                'PrivateClassifier on the table, with head="least-squares".'
             )
         text = None
         if section.text is not None:
@@ -165,8 +165,8 @@ class Table(Kind):
         records = self._named(records)
         if not isinstance(records, Mapping) and not hasattr(records, "columns"):
             raise InvalidInput(
-                f"the model reads columns by name ({', '.join(self.encoder.inputs_of)}), and got "
-                f"{type(records).__name__}. Give a data frame, a dict of columns, or a path to a table; for "
+                f"the model reads columns by name ({', '.join(self.encoder.inputs_of)}); got "
+                f"{type(records).__name__}. Give a data frame, a dict of columns, or a path to a table. For "
                 "encoded features, call predictor.model."
             )
         inputs = self.encoder.frame(records, source="the table")
@@ -209,24 +209,24 @@ def _check_survival(config: Config) -> None:
     time, event = columns.get(str(section.time)), columns.get(str(section.event))
     if time is not None and (not time.is_number or not time.edges):
         raise InvalidInput(
-            f'[columns.{section.time}] is the time of a survival model: it needs kind = "number" with '
-            "lower, upper and bins, such as lower = 0, upper = 3650, bins = 20. Don't take them from the "
-            "data: a bound or quantile of the times reveals information about people."
+            f'[columns.{section.time}] is the time of a survival model, so it needs kind = "number" with '
+            "lower, upper and bins, such as lower = 0, upper = 3650, bins = 20. Do not take them from the "
+            "data, because bounds and quantiles reveal information about people."
         )
     if event is not None and event.kind != "boolean":
         raise InvalidInput(
-            f'[columns.{section.event}] is the event of a survival model: it needs kind = "boolean", true '
-            f'if the event happened then, false if censored; got "{event.kind}".'
+            f'[columns.{section.event}] is the event of a survival model, so it needs kind = "boolean": true '
+            f'if the event happened, false if the observation only ended (censored); got "{event.kind}".'
         )
     if config.privacy.test_noise is not None:
         raise InvalidInput(
-            "[privacy] test_noise does not support survival models: concordance compares pairs, so one "
+            "[privacy] test_noise does not support survival models: their score compares pairs, so one "
             "record affects many. Remove it, and set test_table to records outside the ledger's data set."
         )
     if config.pretrained:
         raise InvalidInput(
-            f"{config.model.public_key} does not fit [data] time: survival models read declared columns. "
-            'Set [model] name = "auto" or "mlp".'
+            f"{config.model.public_key} cannot be used with [data] time: survival models read only declared "
+            'columns. Set [model] name = "auto" or "mlp".'
         )
 
 
@@ -324,9 +324,9 @@ class Arrays(Kind):
         values = as_array(records, "records")
         if values.ndim < 2 or values.shape[1:] not in (self.shape, (math.prod(self.shape),)):
             raise InvalidInput(
-                f"an array of shape {values.shape} does not fit the model, which takes shape (n, "
-                f"{', '.join(map(str, self.shape))}), or rows of {math.prod(self.shape)} numbers. Give the "
-                "training features in the same order."
+                f"the model takes arrays of shape (n, {', '.join(map(str, self.shape))}) or (n, "
+                f"{math.prod(self.shape)}); got shape {values.shape}. Give the same features as in training, "
+                "in the same order."
             )
         return self._scaled(values)
 
@@ -350,8 +350,8 @@ class Arrays(Kind):
         names = list(self.features) or CsvFile(path, ()).header
         if len(names) != math.prod(self.shape):
             raise InvalidInput(
-                f"{path} has {len(names)} columns, and the model takes {math.prod(self.shape)}: give a "
-                "header line and one column per feature, in the same order."
+                f"{path} has {len(names)} columns, but the model takes {math.prod(self.shape)}. Give a "
+                "header line and one column per feature, in the order of training."
             )
         done = 0
         for chunk in CsvFile(path, names).chunks(rows):

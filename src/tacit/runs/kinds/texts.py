@@ -167,14 +167,15 @@ class Documents(Source):
         folder = ModelFolder.check(str(config.model.huggingface))
         if data.chosen is not None and not folder.has_weights:
             raise InvalidInput(
-                f'[data] chosen needs weights in [model] huggingface = "{folder.path}", since DPO compares '
-                "with a public model. Add model.safetensors, ideally of an instruction-tuned model."
+                "[data] chosen trains with DPO, which compares with a public model, so [model] huggingface "
+                f'= "{folder.path}" needs weights. Add model.safetensors, ideally of an instruction-tuned '
+                "model."
             )
         if lora.rank is not None and not folder.has_weights:
             raise InvalidInput(
-                f'[lora] needs weights in [model] huggingface = "{folder.path}": model.safetensors is '
-                "missing, and LoRA would freeze random weights. Add the file, or remove [lora] to train "
-                "all weights from scratch."
+                f'[lora] keeps the weights of [model] huggingface = "{folder.path}" frozen, but '
+                "model.safetensors is missing. Add the file, or remove [lora] to train all weights from "
+                "scratch."
             )
         for package, used in (("transformers", True), ("peft", lora.rank is not None)):
             if used and importlib.util.find_spec(package) is None:
@@ -215,7 +216,7 @@ def _check_records(config: Config) -> None:
     data, unit = config.data, config.privacy.unit
     if tuple(data.fields) not in FORMS:
         raise InvalidInput(
-            f"[data] must name the fields of one form: {FORMS_IN_WORDS}. It names "
+            f"[data] must name the fields of one kind of example: {FORMS_IN_WORDS}. It names "
             f"{in_run_file(data.fields) or 'none'}. Correct or complete the keys."
         )
     for name, purpose in (
@@ -226,8 +227,8 @@ def _check_records(config: Config) -> None:
             raise InvalidInput(f"[data] {name} is missing: {purpose}")
     if data.text is None and data.documents == "split":
         raise InvalidInput(
-            f'documents = "split" applies to documents, and {in_run_file(data.fields)} are examples, each '
-            "one record. Remove documents."
+            f'documents = "split" applies only to documents. With {in_run_file(data.fields)}, each example '
+            "is one record. Remove documents."
         )
     if data.chosen is not None and config.privacy.test_noise is not None:
         raise InvalidInput(
@@ -246,19 +247,18 @@ def _check_records(config: Config) -> None:
         return  # a record is a person, whatever a document is cut into
     if data.documents == "split" and data.user is not None:
         raise InvalidInput(
-            'documents = "split" with [data] user gives a user several records. Set rows_per_user to make '
-            'each user one record, or set documents = "first", or remove user.'
+            'documents = "split" with [data] user gives one user several records. Set rows_per_user, which '
+            'makes each user one record. Or set documents = "first", or remove user.'
         )
     if data.documents == "split" and unit != "sequence":
         raise PrivacyRefusal(
-            f'[privacy] unit = "{unit}" does not fit documents = "split": it makes each sequence a record '
-            'that is protected separately. Set unit = "sequence", or documents = "first".'
+            f'[privacy] unit = "{unit}" does not fit documents = "split", which protects each sequence '
+            'separately. Set unit = "sequence", or documents = "first".'
         )
     if unit == "user" and data.user is None:
         raise PrivacyRefusal(
-            '[privacy] unit = "user" needs [data] user. Set user to the field that identifies the user, '
-            "and rows_per_user if users may have several documents; or set unit to what one line of the "
-            "file is."
+            '[privacy] unit = "user" needs [data] user, the field that identifies the user. Set it, and '
+            "rows_per_user if users may have several documents. Or set unit to what one line of the file is."
         )
 
 
@@ -279,8 +279,8 @@ def encoder_of(fields: Mapping[str, str], tokens: Tokens) -> Callable[[Document]
         if kinds == {list}:
             return [tokens.chats.encode(prompt, answer, example.where) for answer in answers]
         raise InvalidInput(
-            f"{example.where}: {', '.join(fields)} must all be strings, or all be lists of messages. "
-            "Answers that are strings need [data] prompt; for answers that are whole chats, remove prompt."
+            f"{example.where}: {', '.join(fields)} must be all strings or all lists of messages. If they are "
+            "strings, set [data] prompt. If they are whole chats, remove prompt."
         )
 
     return encode
@@ -357,8 +357,8 @@ class Tokens:
             return list(self._tokenizer.encode(text, add_special_tokens=special).ids)
         except Exception as problem:  # noqa: BLE001  # its message would show the record
             raise InvalidInput(
-                f"the tokenizer failed on a document ({without_values(problem)}). Choose one with a token "
-                "for unknown text, if it has none."
+                f"the tokenizer failed on a document ({without_values(problem)}). If it has no token for "
+                "unknown text, choose one that has."
             ) from None
 
 
