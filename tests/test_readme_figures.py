@@ -102,13 +102,13 @@ def tables() -> tuple[str, ...]:
 
 
 FIGURES: dict[str, Callable[[], tuple[str, ...]]] = {
-    "On {} random mechanisms,": mechanisms,
+    "On {} random combinations of": mechanisms,
     "{} to {} times as long as a plain PyTorch step on five": partial(ours, "step"),
     "{} to {} times on [twelve": partial(ours, *OTHER_MODELS),
     "takes {} to {} times as long as Tacit": peers,
     "({}).": date,
-    "On an {} GPU ({}, version {}), it takes {} times as long for GPT-2 small and {} times for ResNet-50, "
-    "up to {} with": on_a_gpu,
+    "On an {} GPU ({}, version {}), a private step takes {} times as long as a plain one for GPT-2 small, "
+    "{} times for ResNet-50, and up to {} times with": on_a_gpu,
     "MNIST reaches {} %": digits,
     "classifies {} % of reviews correctly ({} % without privacy)": reviews,
     "on {} of {} [tables]": tables,
