@@ -20,6 +20,7 @@ from typing import Any
 
 import results
 from engines import CHANNELS_LAST, ENGINES, PLAIN
+from machine import machine, versions
 from rich.console import Console
 from rich.table import Table
 from workloads import COMMON_WORKLOADS, GPU_WORKLOADS, LIBRARY_WORKLOADS, OVERHEAD_WORKLOADS, WORKLOADS
@@ -42,6 +43,7 @@ FILES = {
     "gpu": "step_gpu.json",
     "overhead": "step_overhead.json",
 }
+PEERS = ("opacus", "opake")
 MEMORY_AT_ONCE = 2
 Rows = list[dict[str, Any]]
 
@@ -132,6 +134,7 @@ def main() -> int:
     parser.add_argument("--tiny", action="store_true", help="next to nothing, to see that it runs")
     parser.add_argument("--cpu-time", action="store_true", help="of one thread, where other work runs too")
     parser.add_argument("--no-memory", action="store_true")
+    parser.add_argument("--go-on", action="store_true", help="keep the file's workloads, measure the others")
     parser.add_argument("--out", type=Path, help="a file, by default in benchmarks/results")
     given = parser.parse_args()
     if given.out is not None and (given.out.is_dir() or not given.out.parent.is_dir()):
@@ -144,29 +147,36 @@ def main() -> int:
     engines = [name for name in given.engine or usual(given.suite) if name not in skipped]
     for name, why in skipped.items():
         console.print(f"{name} is left out: {why}.")
-    timed: Rows = []
-    held: Rows = []
+    path = given.out or results.FOLDER / FILES[given.suite]
+    found: dict[str, Rows] = {"timings": [], "memory": []}
+    if given.go_on and path.exists():
+        before = json.loads(path.read_text(encoding="utf-8"))
+        if (before["machine"], before["versions"]) != (machine(), versions(*PEERS)):
+            parser.error(f"{path} is of another machine or other versions; measure again without --go-on")
+        found = {kind: before[kind] for kind in found}
+        done = {row["workload"] for row in found["timings"]}
+    else:
+        done = set()
+
+    setting = {
+        "suite": given.suite, "device": device, "rounds": given.rounds, "tiny": given.tiny,
+        "clock": "CPU time of one thread" if given.cpu_time else "wall-clock time",
+    }  # fmt: skip
+    kernels = native.why_not() or "used"
+    head = {"setting": setting, "native_kernels": kernels, "seed": 0, "skipped": skipped}
+
     for workload in given.workload or SUITES[given.suite]:
+        if workload in done:
+            continue
         console.print(f"{workload}: time")
         rows = timings(workload, engines, options)
-        timed += rows
+        found["timings"] += rows
         if not given.no_memory:
             console.print(f"{workload}: memory")
-            held += memory(workload, rows, options)
-    Console(width=max(120, console.width)).print(table(timed, held))
-    content = {
-        "setting": {"suite": given.suite, "device": device, "rounds": given.rounds, "tiny": given.tiny,
-            "clock": "CPU time of one thread" if given.cpu_time else "wall-clock time",
-        },
-        "native_kernels": native.why_not() or "used", "seed": 0, "skipped": skipped, "timings": timed,
-        "memory": held,
-    }  # fmt: skip
-    results.write(
-        given.out or results.FOLDER / FILES[given.suite],
-        "one training step",
-        content,
-        packages=("opacus", "opake"),
-    )
+            found["memory"] += memory(workload, rows, options)
+        # after each workload, as a later one may need more memory than the machine has
+        results.write(path, "one training step", head | found, packages=PEERS)
+    Console(width=max(120, console.width)).print(table(found["timings"], found["memory"]))
     return 0
 
 

@@ -62,6 +62,7 @@ nb_output_stderr = "remove"  # progress bars and messages of other libraries
 
 autodoc_default_options = {"members": True}
 autodoc_member_order = "bysource"
+autodoc_inherit_docstrings = False  # a method of an interface is described once, there
 autodoc_typehints = "signature"
 autodoc_typehints_format = "short"
 # From the source alone, settings that a decorator adds to a signature would be missing.

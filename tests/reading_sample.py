@@ -13,6 +13,7 @@ import inspect
 import random
 import re
 from collections.abc import Iterator
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,7 @@ PAGES = [
     ROOT / "docs" / "explanation" / "what-epsilon-means.md",
 ]
 SENTENCES, DOCSTRINGS, ERRORS = 60, 40, 30
+KINDS = (property, cached_property, classmethod, staticmethod)
 
 
 def generator() -> Any:
@@ -51,7 +53,7 @@ def sentences() -> Iterator[str]:
 
 
 def docstrings(pages: Any) -> Iterator[str]:
-    """The docstrings of public names and of their public members."""
+    """The docstrings of public names and of their public members, as the reference has them."""
     for module_name, names in pages.homes().items():
         for name, home in names.items():
             value = getattr(importlib.import_module(module_name), name)
@@ -59,8 +61,9 @@ def docstrings(pages: Any) -> Iterator[str]:
                 continue
             members = {f".{key}": one for key, one in vars(value).items() if key[0] != "_"}
             for key, one in {"": value, **(members if inspect.isclass(value) else {})}.items():
-                if told := inspect.getdoc(one) if callable(one) or isinstance(one, property) else None:
-                    yield f"**{home}{key}**\n\n```text\n{told}\n```"
+                said = one.__doc__ if callable(one) or isinstance(one, KINDS) else None
+                if said:
+                    yield f"**{home}{key}**\n\n```text\n{inspect.cleandoc(said)}\n```"
 
 
 def sample(seed: int) -> str:

@@ -277,9 +277,9 @@ def test_compute_is_a_limit_and_epochs_are_reached() -> None:
             < (question(compute=1e6).steps_of(size) + 1) * size
         )
         assert question(epochs=100).steps_of(size) * size >= 1e6
-    assert question(compute=2500.0).largest_step == 2500
-    assert question(epochs=0.25).largest_step == 2500
-    assert question(steps=1).largest_step == 10_000
+    assert question(compute=2500.0)._largest_step == 2500
+    assert question(epochs=0.25)._largest_step == 2500
+    assert question(steps=1)._largest_step == 10_000
 
 
 def test_with_too_little_compute_there_is_no_elbow_and_the_largest_batch_is_best() -> None:

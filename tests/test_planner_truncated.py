@@ -84,14 +84,14 @@ def test_no_size_is_recommended_that_would_be_cut_often() -> None:
     advice = advise(ASKED)
     sizes = [option.batch_size for option in advice.options]
     assert max(sizes) == ASKED.largest_size == advice.recommended.batch_size
-    assert ASKED.delta_of(ASKED.largest_size) is not None
-    assert ASKED.delta_of(ASKED.largest_size + 1) is None
+    assert ASKED._delta_of(ASKED.largest_size) is not None
+    assert ASKED._delta_of(ASKED.largest_size + 1) is None
     assert advice.elbow == advise(replace(ASKED, largest_batch=None)).elbow
     room = re.search(r"with a largest batch of ([\d,]+), would come", advice.in_words())
     assert room is not None
     larger = replace(ASKED, largest_batch=int(room[1].replace(",", "")))
     assert advice.elbow is not None
-    assert larger.delta_of(advice.elbow) is not None
+    assert larger._delta_of(advice.elbow) is not None
 
 
 def test_a_largest_batch_of_all_records_cuts_nothing() -> None:
@@ -119,18 +119,18 @@ def test_what_is_cut_too_often_is_refused_with_what_would_do() -> None:
 def test_the_truncation_is_priced_by_few_steps_of_a_search(monkeypatch: pytest.MonkeyPatch) -> None:
     """A bisection over 60,000 sizes takes milliseconds and makes no table."""
     looked: list[int] = []
-    price = PlanRequest.delta_of
+    price = PlanRequest._delta_of
 
     def counted(self: PlanRequest, size: int) -> float | None:
         looked.append(size)
         return price(self, size)
 
-    monkeypatch.setattr(PlanRequest, "delta_of", counted)
+    monkeypatch.setattr(PlanRequest, "_delta_of", counted)
     asked = PlanRequest(
         records=60_000, unit="row", epsilon=3.0, delta=1e-5, adjacency="add-remove", steps=1000,
         largest_batch=750,
     )  # fmt: skip
-    assert asked.delta_of(600) is not None
+    assert asked._delta_of(600) is not None
     assert asked.largest_size > 600
     assert 1 < len(looked) <= 20
 

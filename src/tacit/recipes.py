@@ -69,8 +69,8 @@ def linear_recipe(records: int, epsilon: float, *, classes: int = 2, longest: fl
         epsilon: the epsilon of the whole run.
         classes: the number of classes; 1 for a numeric target
             (:class:`tacit.models.additive.StandardLinear`).
-        longest: an upper bound on the norm of one row of inputs, including the constant 1 for the bias. Pass
-            1 for features of norm 1, where the bias hardly matters.
+        longest: an upper bound on the norm of one row of inputs, including the constant 1 for the bias. For
+            features of norm 1, pass 1: there the bias hardly matters.
 
     >>> recipe = linear_recipe(12_500, 3.0)
     >>> recipe.steps, recipe.learning_rate

@@ -395,7 +395,7 @@ def test_leaks_and_losses_together_stay_within_delta(kind: str) -> None:
 @pytest.mark.parametrize("threshold", [0.0, 3e-7, 9.99e-7])
 def test_the_parts_of_delta_add_up_to_no_more_than_delta(threshold: float) -> None:
     budget = RenyiBudget(8.0, 1e-6, orders=(6.0, 20.0, 64.0), threshold_delta=threshold)
-    parts = 3 * Fraction(budget.order_delta) + Fraction(budget.cap[-1], DELTA_UNIT)
+    parts = 3 * Fraction(budget._order_delta) + Fraction(budget.cap[-1], DELTA_UNIT)
     assert Fraction(999_999, 10**12) <= parts <= Fraction(1, 10**6)
     whole, part = (ZeroConcentratedBudget(8.0, 1e-6, threshold_delta=t).cap[0] for t in (0.0, threshold))
     assert (part < whole) == (threshold > 0.0)

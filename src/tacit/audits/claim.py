@@ -85,7 +85,7 @@ class AuditResult:
             claim = "the claim" if self.claimed_eps is None else f"the claim of {self.claimed_eps:.2f}"
             verdict = f"{claim} is {self.judgement()} "
             by = "With"
-        if self.unconfirmed:
+        if self._unconfirmed:
             return f"{self.canaries:,} trials, {self.method}: {verdict.strip()}"
         assumption = ""
         if self.family is not None:
@@ -99,7 +99,7 @@ class AuditResult:
         return f"{words} A small bound means a weak attack, not safety."
 
     @property
-    def unconfirmed(self) -> bool:
+    def _unconfirmed(self) -> bool:
         """Whether the first test rejected the claim, but the second test, which decides, did not."""
         return bool(self.suspected) and not self.claim_rejected
 
@@ -114,7 +114,7 @@ class AuditResult:
         not contradicted: the second, larger test decides, and it found no violation.
         """
         once = round(1 / (1 - self.confidence))
-        if self.unconfirmed:
+        if self._unconfirmed:
             return "not contradicted: the second, larger test decides, and it found no violation."
         if not self.claim_rejected:
             return "not contradicted."

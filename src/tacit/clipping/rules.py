@@ -150,7 +150,7 @@ class PerLayerClipping(ClippingRule):
         return list(by_module.values())
 
     def initial_thresholds(self, names: Sequence[str]) -> list[float]:
-        """Return the threshold of each module, from ``norms``, or norm / sqrt(G) for each of G modules."""
+        """Return the threshold of each module: its number in ``norms``, or else norm / sqrt(modules)."""
         modules = [_module_of(group[0]) for group in self.groups(names)]
         if not self.norms:
             return [self.norm / math.sqrt(len(modules))] * len(modules)

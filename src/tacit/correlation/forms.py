@@ -82,7 +82,7 @@ class Toeplitz(ABC):
 
     @abstractmethod
     def inverse(self, steps: int) -> tuple[float, ...]:
-        """Return the weights of the last ``steps`` draws in a step's noise, the newest first.
+        """Return the weights with which a step's noise adds up the last ``steps`` draws, the newest first.
 
         They are the first column of C^-1 (see :class:`Correlation`).
         """

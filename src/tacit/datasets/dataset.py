@@ -41,8 +41,8 @@ class TensorPair(NamedTuple):
 
     * For images and tables, ``inputs`` are (n, ...) float32, or float16 if there are very many features.
       ``targets`` are class numbers (n,) int64, or values or 0/1 labels (n, k) float32.
-    * For text, ``inputs`` are the numbers of the characters or tokens, (n, L) int64. ``targets`` are the
-      number of the next one at each position, (n, L) int64.
+    * For text, ``inputs`` are token ids (n, L) int64, and ``targets`` the id of the next token at each
+      position, (n, L) int64. A token can be a character.
     * For pairs of a chosen and a rejected answer, ``inputs`` and ``targets`` are (n, 2, L).
 
     >>> import torch

@@ -457,18 +457,18 @@ class RenyiBudget(Budget):
         return (*(f"order {order:g}" for order in self.orders), "delta")
 
     @property
-    def order_delta(self) -> float:
+    def _order_delta(self) -> float:
         """The delta at which each order's divergence is converted to epsilon; rounded down."""
         return math.nextafter(self._conversion / len(self.orders), 0.0)
 
     @cached_property
     def cap(self) -> Cost:
-        """The limits: for each order the largest divergence that implies (epsilon, order_delta)-DP.
+        """The limits: for each order the largest divergence that implies (epsilon, delta)-DP.
 
         The last number is the limit on the delta of thresholds. All are integers in the scale of
         :meth:`price`.
         """
-        most = _largest_divergences(self.epsilon, self.order_delta, self.orders)
+        most = _largest_divergences(self.epsilon, self._order_delta, self.orders)
         return (*most, units_down(decimal(self.threshold_delta), DELTA_UNIT))
 
     def admits(self, total: Cost, cap: Cost | None = None) -> bool:
@@ -491,10 +491,10 @@ class RenyiBudget(Budget):
     def epsilon_of(self, spent: Cost) -> tuple[float, float]:
         """Return a total cost as (epsilon, delta).
 
-        Epsilon is the smallest that follows from any one order, at :attr:`order_delta`.
+        Epsilon is the smallest that follows from any one order, at the delta of its budget.
         """
         totals = [min(part, ENDLESS) for part in spent[:-1]]
-        epsilon = float(_epsilons(totals, self.orders, self.order_delta).min()) if any(spent[:-1]) else 0.0
+        epsilon = float(_epsilons(totals, self.orders, self._order_delta).min()) if any(spent[:-1]) else 0.0
         if all(part >= ENDLESS for part in totals):
             epsilon = math.inf
         return epsilon, self._delta_of(spent)

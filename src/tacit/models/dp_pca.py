@@ -80,8 +80,8 @@ def fit_dp_pca(rows: Tensor, *, components: int, noise_multiplier: float, gaussi
     **Guarantee**
 
     * The result is one release of the Gaussian mechanism with this noise multiplier, described by its
-      ``event``. Account for it together with the training. Eigenvectors, eigenvalues and ``transform`` of
-      public rows are post-processing, so they cost no further budget.
+      ``event``. Account for it together with the training. Its eigenvectors and eigenvalues cost nothing
+      more, nor does ``transform`` on public rows.
     * Adding or removing a row changes the matrix by at most 1 in Frobenius norm. Replacing a row changes it
       by at most sqrt 2; accountants assume 2.
     * Every entry of the matrix gets noise of standard deviation ``noise_multiplier``, and the sum is made

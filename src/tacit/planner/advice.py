@@ -164,13 +164,13 @@ class PlanRequest:
 
     @property
     def gradients(self) -> float:
-        """The total number of per-record gradients in the run; infinite if the request gives ``steps``."""
+        """The limit on the run's number of per-record gradients; infinite if only ``steps`` are limited."""
         if self.steps is not None:
             return math.inf
         return self.compute if self.compute is not None else (self.epochs or 0.0) * self.records
 
     @property
-    def largest_step(self) -> int:
+    def _largest_step(self) -> int:
         """The largest batch size for which the compute allows at least one step."""
         return min(self.records, math.floor(min(self.records, self.gradients) * (1.0 + 1e-12)))
 
@@ -185,7 +185,7 @@ class PlanRequest:
         steps = self.gradients / batch_size
         return math.floor(steps + 1e-9) if self.epochs is None else max(1, math.ceil(steps - 1e-9))
 
-    def delta_of(self, batch_size: int) -> float | None:
+    def _delta_of(self, batch_size: int) -> float | None:
         """Return the part of delta that is left for Poisson samples if ``largest_batch`` cuts them.
 
         The result is None if cutting takes more than a tenth of delta.
@@ -200,7 +200,7 @@ class PlanRequest:
     @cached_property
     def largest_size(self) -> int:
         """The largest batch size that can be compared; 0 if samples of every size would be cut too often."""
-        return last_whole(lambda size: self.delta_of(size) is not None, 0, self.largest_step + 1)
+        return last_whole(lambda size: self._delta_of(size) is not None, 0, self._largest_step + 1)
 
     def event(self, batch_size: int, steps: int, noise: float) -> Event:
         """Return the event of a run with these settings, without cutting samples at ``largest_batch``.
@@ -316,7 +316,7 @@ class PlanAdvice:
         """
         best, question = self.recommended, self.question
         curve = question.curve(best.batch_size, best.steps, best.noise_multiplier)
-        return curve.epsilon(question.delta_of(best.batch_size) or 0.0), curve.epsilon(question.delta)
+        return curve.epsilon(question._delta_of(best.batch_size) or 0.0), curve.epsilon(question.delta)
 
     def as_data(self) -> dict[str, Any]:
         """Return the request and the advice as plain data, for JSON."""
@@ -442,14 +442,14 @@ def advise(
 
 
 def _check_batch_sizes(question: PlanRequest, batch_sizes: Sequence[int]) -> list[int]:
-    largest = question.largest_step
+    largest = question._largest_step
     checked = sorted({check_integer("batch size", size, low=1) for size in batch_sizes})
     if checked and checked[-1] > largest:
         raise InvalidInput(
             f"batch size {checked[-1]} is too large: with {question.records} records and this compute, the "
             f"limit is {largest}. Leave the batch size out, or give more compute."
         )
-    if question.largest_size == 0 or any(question.delta_of(size) is None for size in checked):
+    if question.largest_size == 0 or any(question._delta_of(size) is None for size in checked):
         _refuse_cuts(question, checked[-1] if checked else 1)
     return checked
 
@@ -479,7 +479,7 @@ def noise_multiplier(question: PlanRequest, batch_size: int) -> float:
 @lru_cache(maxsize=1024)
 def _noise(question: PlanRequest, batch_size: int, steps: int, epsilon: float | None = None) -> float:
     """Return sigma at the budget of ``question``, or at another ``epsilon``."""
-    delta = question.delta if question.largest_batch is None else question.delta_of(batch_size)
+    delta = question.delta if question.largest_batch is None else question._delta_of(batch_size)
     if delta is None:
         _refuse_cuts(question, batch_size)
     budget = question.budget(delta) if epsilon is None else {"epsilon": epsilon, "delta": delta}
@@ -504,7 +504,7 @@ def _elbow(question: PlanRequest, floor: float, progress: Progress) -> int | Non
         progress("looking for the elbow", min(calls, 11), 12)
         return _total_noise(question, batch_size) <= (1.0 + NEAR_FLOOR) * floor
 
-    largest = question.largest_step
+    largest = question._largest_step
     high = min(largest, max(1, round(_elbow_guess(question, floor))))
     while not is_near_floor(high):
         if high == largest:

@@ -95,8 +95,8 @@ class PretrainedExported(Pretrained):
         if tuple(inputs.shape[1:]) != self.shape:
             raise InvalidInput(
                 f"records must have shape {self.shape} for this network; got {tuple(inputs.shape[1:])}. "
-                "Resize the records (in a run, images with [data] size), or export the network for their "
-                "shape."
+                "Resize the records ([data] size in a run file resizes images), or export the network for "
+                "their shape."
             )
         inputs = inputs.to(self._type)
         features: Tensor = (

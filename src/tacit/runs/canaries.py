@@ -212,6 +212,6 @@ def check_nothing_planted(config: Config) -> None:
     for name, value in (("[audit] slots", config.audit.slots), ("[canaries]", config.canaries.count)):
         if value:
             raise InvalidInput(
-                f"`tacit batches` does not support {name}, because it adds no canaries. Remove {name}, or "
+                f"`tacit batches` cannot add the canaries of {name} to the records. Remove {name}, or "
                 "train without --batches."
             )

@@ -300,8 +300,8 @@ def policy_columns(sample: Sniffed, facts: Facts) -> dict[str, FoundColumn]:
 
 def _misfit(fact: str, name: str, column: FoundColumn, kinds: str) -> InvalidInput:
     return InvalidInput(
-        f"column {name!r} is of kind {column.kind or 'unknown'}, and only a {kinds} can have {fact}. Correct "
-        "the name, or set the kind with --kind."
+        f"column {name!r} is of kind {column.kind or 'unknown'}, and only a {kinds} can have {fact}. Name "
+        "another column, or set the kind with --kind."
     )
 
 

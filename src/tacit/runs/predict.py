@@ -372,10 +372,10 @@ class Predictor:
         Raises:
             InvalidInput: if you give a threshold for a model of numbers, text or more than two classes.
         """
-        self.check_threshold(threshold)
+        self._check_threshold(threshold)
         return self._all(partial(self.predictions, threshold=threshold), data)
 
-    def check_threshold(self, threshold: float | None) -> None:
+    def _check_threshold(self, threshold: float | None) -> None:
         """Raise an error if a threshold is out of range, or the model has neither two classes nor labels."""
         if threshold is None:
             return
@@ -405,7 +405,7 @@ class Predictor:
         Raises:
             InvalidInput: if the model is not a language model.
         """
-        return self._all(self.log_probabilities, data)
+        return self._all(self._log_probabilities, data)
 
     def export(self, path: Path | str, *, format: str, overwrite: bool = False) -> None:  # noqa: A002
         """Export the network as ONNX or with torch.export; see :func:`tacit.runs.predict.export_model`."""
@@ -416,14 +416,14 @@ class Predictor:
     # --- one piece at a time, for files larger than memory -------------------------------------------------
 
     @property
-    def rows_at_once(self) -> int:
+    def _rows_at_once(self) -> int:
         """The number of records per forward pass. It is the same for data in memory and in files."""
         each = math.prod(self.description.input_shape) * (len(self.classes) if self._text else 1)
         return min(_MOST_ROWS, 1 << max(0, (_NUMBERS // max(1, each)).bit_length() - 1))
 
     def pieces(self, path: Path) -> Iterator[Piece]:
         """Yield the records of a file in pieces that fit into memory, as inputs of the model."""
-        preprocessing, rows = self.description.preprocessing, self.rows_at_once
+        preprocessing, rows = self.description.preprocessing, self._rows_at_once
         fit = _NUMBERS // math.prod(preprocessing.shape) // rows * rows
         yield from preprocessing.pieces(path, min(_CHUNK, max(rows, fit)))
 
@@ -432,7 +432,7 @@ class Predictor:
         device = next(self.model.parameters()).device
         batches: list[Tensor] = []
         with evaluation_mode(self.model), torch.no_grad(), without_numbers():
-            parts = torch.split(piece.inputs, self.rows_at_once)
+            parts = torch.split(piece.inputs, self._rows_at_once)
             batches.extend(self.model(self._features(part).to(device)).float().cpu() for part in parts)
         outputs = torch.cat(batches)
         return outputs if self._text else outputs.reshape(len(outputs), -1)
@@ -470,7 +470,7 @@ class Predictor:
             return torch.sigmoid(outputs.double()).numpy()
         return torch.softmax(outputs.double(), dim=1).numpy()
 
-    def log_probabilities(self, outputs: Tensor, piece: Piece) -> NDArray[np.float64]:
+    def _log_probabilities(self, outputs: Tensor, piece: Piece) -> NDArray[np.float64]:
         """Convert the raw outputs for a piece to the result of :meth:`log_probability`."""
         if self._text is None:
             raise InvalidInput("log_probability needs a language model. Call predict or predict_proba.")
@@ -510,7 +510,7 @@ def write_predictions(
     progress: PredictionProgress = silent,
 ) -> int:
     check_out(out, data, overwrite=overwrite)
-    predictor.check_threshold(threshold)
+    predictor._check_threshold(threshold)
     header = _header(predictor, keep)
     total = predictor.description.preprocessing.count(data)
     done = 0
@@ -596,7 +596,7 @@ def _table_rows(predictor: Predictor, piece: Piece, threshold: float | None) -> 
     outputs = predictor.outputs_of(piece)
     preprocessing = predictor.description.preprocessing
     if isinstance(preprocessing, Text):
-        logs = predictor.log_probabilities(outputs, piece)
+        logs = predictor._log_probabilities(outputs, piece)
         bits = -logs / math.log(2) / (preprocessing.lengths(piece.inputs).numpy() + 1)  # includes the end
         figures = np.stack([logs, bits], axis=1)
         words = np.empty((len(logs), 0), dtype=np.str_)

@@ -47,16 +47,18 @@ class Sampling(ABC):
 
     @abstractmethod
     def event(self, mechanism: Event, steps: int, adjacency: Adjacency) -> Event:
-        """Return the event of a run, for accounting: ``mechanism`` on a new batch in each of ``steps`` steps.
+        """Return the event of a run, which an accountant turns into epsilon.
+
+        In each of the ``steps`` steps, ``mechanism`` (the noise) is applied to a new batch.
 
         Raises:
             PrivacyRefusal: if this sampler has no proven guarantee under this adjacency.
         """
 
     def participations_in(self, steps: int) -> tuple[int, int] | None:
-        """Return how many of ``steps`` steps can use the same record, and how many steps apart they are.
+        """Return in how many of ``steps`` steps a record is used at most, and the least distance between two.
 
-        The first number is the largest possible, the second the smallest. None means no such limit.
+        None means that a record can be used in every step.
         """
         return None
 
@@ -66,7 +68,7 @@ class Sampling(ABC):
 
     @abstractmethod
     def expected_batch(self, records: int) -> float | None:
-        """Return the mean batch size for a public number of ``records``; None if the plan must state it."""
+        """Return the mean size of a batch of ``records`` records; None if the sampler does not fix it."""
 
     @abstractmethod
     def indices(self, generator: Generator, step: int, records: int) -> Indices:
@@ -494,8 +496,8 @@ class ByDate(Sampling):
     def event(self, mechanism: Event, steps: int, adjacency: Adjacency) -> Event:
         if adjacency is not Adjacency.ADD_REMOVE:
             raise PrivacyRefusal(
-                f": batches by date have no guarantee under {adjacency}, which needs a public number of "
-                "records; a stream has none before it ends",
+                f": batches by date have no guarantee under {adjacency}, which needs the number of "
+                "records beforehand; for a stream it is unknown",
                 argument="sampling",
                 fix='Plan with `adjacency="add-remove"`.',
             )

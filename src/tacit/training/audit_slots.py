@@ -170,7 +170,7 @@ def _read(path: Path) -> _AnyArray:
             "1000 in its configuration."
         ) from None
     except (ValueError, EOFError, OSError):
-        raise InvalidInput(f"{path} is damaged. Train again with audit slots.") from None
+        raise InvalidInput(f"{path} is damaged, so this run cannot be audited. Train it again.") from None
     return array
 
 

@@ -404,7 +404,7 @@ class StepCharges:
             )
         return self._generator
 
-    def take_up(self, generator: Generator) -> None:
+    def _take_up(self, generator: Generator) -> None:
         """Continue the charges of this run's earlier process, with the ``generator`` of its resume state."""
         if self._reserved is not None and generator.secret_state() != self._generator.secret_state():
             raise PrivacyRefusal(
@@ -547,7 +547,7 @@ class Payment(Part):
                     f"{_account(now)}. Continue with the charges of the run, or start a new run."
                 )
             if self.charges is not None:
-                self.charges.take_up(generator)
+                self.charges._take_up(generator)
         self._name = state["name"]
 
 

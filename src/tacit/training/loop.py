@@ -115,13 +115,13 @@ def train(
 
     The run ends early if the ledger has too little budget; ``session.stopped`` then gives the reason.  On
     :class:`DatedRecords`, it ends at the last day with complete data.  With several ranks, only rank 0
-    evaluates the model, calls the watchers and returns rows.
+    evaluates the model, calls the watchers and returns metrics.
 
     Args:
         session: the session to train.
-        evaluate: a function that evaluates the model, called at most ``rows`` times.  With ``ema_decay``, it
-            gets the model with averaged weights.
-        rows: the largest number of rows of metrics over the whole plan, evenly spaced.
+        evaluate: a function that takes the model and returns metrics. With ``ema_decay``, it gets the model
+            with averaged weights.
+        rows: how many times the loop evaluates and records metrics over the whole plan, evenly spaced.
         watchers: objects that receive the progress; see :class:`Watcher`.
         checkpoint: the path of the resume state; None for no file.
         checkpoint_every: the number of steps between saves.  Default: save at each row of metrics.

@@ -116,8 +116,8 @@ class GuardedOptimizer:
             raise PrivacyRefusal(
                 f"a second optimizer ({type(optimizer).__name__}) is about to change "
                 f"{', '.join(names[:3])}{', ...' if len(names) > 3 else ''} without clipping and noise, but "
-                "a private session trains them. Train them only by session.step(step). Take steps on public "
-                "records before you make the session, after del session, or on a copy of the model."
+                "a private session trains them. Train them only by session.step(step). To train on public "
+                "records too, do it before you make the session, after del session, or on a copy."
             )
 
     def _check_hooks(self) -> None:

@@ -328,8 +328,8 @@ def check_loss_takes(loss: Callable[..., object], template: Template) -> None:
             letters = ", ".join("xyzuvw"[:count])
             fix = f"def loss(model, {letters})" if count <= 6 else "def loss(model, *parts)"
         raise InvalidInput(
-            f"the loss takes ({', '.join(_names(signature))}), but with a record that is {record}, the "
-            f"session calls it with the model and {arguments}. Give it these parameters, such as {fix}."
+            f"the loss takes ({', '.join(_names(signature))}), but the session calls it with the model and "
+            f"{arguments}, because a record is {record}. Define it as {fix}."
         ) from None
 
 

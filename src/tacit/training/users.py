@@ -326,7 +326,7 @@ class UserRecords:
         """Return a hash of the users of all rows under the secret ``key``, to detect changes on resume."""
         return hashlib.blake2b(self._digest, key=key, digest_size=16).hexdigest()
 
-    def check_promise(self, plan: Plan) -> None:
+    def _check_promise(self, plan: Plan) -> None:
         """Refuse a plan whose guarantee would not hold for rows with several users.
 
         Raises:
@@ -391,7 +391,7 @@ def records_for(
 ) -> tuple[Records, DatasetRecords | None]:
     """Return the records that a plan trains on, and the dataset to check, or None."""
     if isinstance(data, UserRecords):
-        data.check_promise(plan)
+        data._check_promise(plan)
     if plan.rows_per_user is not None:
         _check_cap(data, plan)
     inner = as_records(
