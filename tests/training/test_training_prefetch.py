@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import hashlib
 import multiprocessing
 import os
@@ -273,3 +274,34 @@ def test_workers_leave_an_interrupt_to_the_main_process(ahead: tuple[Prefetcher,
     for request in asked(10)[1:]:
         reader.take(request.indices, seed=request.seed)
     assert worker.is_alive()
+
+
+class Connection:
+    """Crashes a process that deletes it without having made it, as DuckDB's connections do after a fork."""
+
+    def __init__(self) -> None:
+        self.itself = self  # only the garbage collector deletes it
+        self.process = os.getpid()
+
+    def __del__(self) -> None:
+        if os.getpid() != self.process:
+            os.abort()
+
+
+class Collecting(Decoded):
+    """Collects garbage for each item."""
+
+    def __getitem__(self, i: int) -> tuple[Tensor, Tensor]:
+        gc.collect()
+        return super().__getitem__(i)
+
+
+def test_workers_do_not_collect_what_their_parent_left_behind() -> None:
+    gc.disable()
+    try:
+        Connection()
+        reader = Prefetcher(DatasetRecords(Collecting()), lambda: asked(4), workers=1)
+        for request in asked(4):
+            reader.take(request.indices, seed=request.seed)
+    finally:
+        gc.enable()

@@ -7,6 +7,7 @@ output does not depend on the rest of the batch.  Letters: N records; n records 
 from __future__ import annotations
 
 import copy
+import gc
 import hashlib
 import random
 import signal
@@ -650,7 +651,7 @@ class Prefetcher(Wrapped):
             collate_fn=itemgetter(0),
             num_workers=self._workers,
             prefetch_factor=_AHEAD,
-            worker_init_fn=_ignore_interrupts,
+            worker_init_fn=_begin_worker,
             generator=torch.Generator(),  # torch's default generator stays unchanged
         )
         return iter(loader)
@@ -679,9 +680,12 @@ class _Reads(Dataset[Any]):
             return [(request, problem)]
 
 
-def _ignore_interrupts(worker: int) -> None:
+def _begin_worker(worker: int) -> None:
     del worker
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    # A forked worker must not collect what its parent left behind. A database connection, for instance, ends
+    # threads when it is deleted; they do not exist here, and the worker would crash.
+    gc.freeze()
 
 
 class DrawnRecords(Records):
