@@ -105,7 +105,7 @@ def test_dates_of_toml_and_texts_are_the_same() -> None:
         ({"kind": "boolean", "missing": 1}, 'indicator" or a boolean; got 1'),
         (
             {"kind": "number", "lower": 0, "upper": 1, "missing": 2},
-            "missing must be between lower and upper",
+            "`missing` must be between `lower` and `upper`",
         ),
         (
             {"kind": "number", "bounds": [0, 1]},

@@ -362,11 +362,13 @@ class PrivacyCurve:
     def group(self, size: int) -> PrivacyCurve:
         """Return the curve that protects ``size`` records together, such as all records of a person.
 
-        It is the smaller of two upper bounds. The first is the curve of ``GroupPrivacy(event, size)``. The
-        second holds for every mechanism: (eps, delta)-DP for one record implies (k eps, delta (exp(k eps) -
-        1) / (exp(eps) - 1))-DP for k records (Vadhan, "The Complexity of Differential Privacy" 2017, Lemma
-        2.2). If the method does not support the first event, the lower bounds of the result are those of one
-        record.
+        It is the smaller of two upper bounds:
+
+        * the curve of ``GroupPrivacy(event, size)``, if the accountant supports that event,
+        * a bound for every mechanism: (eps, delta)-DP for one record implies (k eps, delta (exp(k eps) - 1) /
+          (exp(eps) - 1))-DP for k records (Vadhan, "The Complexity of Differential Privacy" 2017, Lemma 2.2).
+
+        With the second alone, the lower bounds of the curve are those for one record.
 
         Raises:
             InvalidInput: if ``size`` is not an integer in [1, 1e6].

@@ -399,7 +399,7 @@ def plant_canaries(
     check_integer("copies", copies, low=1)
     if len(set(prefixes)) < len(prefixes) or not prefixes:
         raise InvalidInput(
-            "prefixes must be at least one, and all different, so that each secret can be measured alone."
+            "`prefixes` must have at least one entry, and no entry twice: each secret is measured alone."
         )
     places = generator.integers(space.size, size=len(prefixes))
     coins = generator.integers(2, size=len(prefixes)) == 1

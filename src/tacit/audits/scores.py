@@ -536,8 +536,8 @@ def shadow_reach(
     sizes = {(scores.members.size, scores.non_members.size) for scores in without}
     if len(without) < 2 or len(sizes) != 1:
         raise InvalidInput(
-            "argument without: give the scores of the same records without each group of shadow models, for "
-            f"at least two groups; got {len(without)} groups with {len(sizes)} different numbers of records."
+            "`without` must have at least two Scores of the same records, each made without one group of "
+            f"shadow models; got {len(without)} with {len(sizes)} different numbers of records."
         )
     n, m = sizes.pop()
     groups = len(without)

@@ -626,7 +626,7 @@ def _missing(kind: str, value: object, facts: Mapping[str, Any]) -> Fact:
         raise InvalidInput(f"missing must be an integer, as the column is; got {public!r}.")
     lower, upper = facts["lower"], facts["upper"]
     if lower is not None and not lower <= public <= upper:
-        raise InvalidInput(f"missing must be between lower and upper; got {_plain(public)!r}.")
+        raise InvalidInput(f"`missing` must be between `lower` and `upper`; got {_plain(public)!r}.")
     fact: Fact = public
     return fact
 

@@ -652,8 +652,8 @@ def _by_bounds(estimator: Estimator, values: NDArray[np.float64]) -> Tensor:
     """Scale (n, d) raw values to float32 in [-1, 1], by the declared bounds."""
     if not np.isfinite(values).all():
         raise InvalidInput(
-            "X contains NaN or infinite values. Remove such records, or fill in a constant: with columns, "
-            "set missing; otherwise use SimpleImputer(strategy='constant', keep_empty_features=True). A "
+            "X contains NaN or infinite values. Remove such records, or fill in a constant: set `missing` of "
+            "a column in `columns`, or use SimpleImputer(strategy='constant', keep_empty_features=True). A "
             "mean or median would leak the data."
         )
     names = getattr(estimator, "feature_names_in_", None)

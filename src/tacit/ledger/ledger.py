@@ -263,7 +263,7 @@ class Ledger:
 
         The backup lacks all later charges, so the rest of the budget may have been spent already. Call this
         method for every data set of the ledger. It also spends what is left of the data sets from which this
-        one is derived. All reserved charges in these data sets end without an answer, and cannot be resumed.
+        one is derived. Runs and queries that are under way on these data sets cannot go on.
 
         Args:
             name: the name of the data set.

@@ -314,7 +314,7 @@ def build(
         classes: the number of logits.
         activation: for mlp, ``papernot-*`` and scattering-cnn: "relu", "tanh" or "tempered-sigmoid".
         temper: for "tempered-sigmoid", three numbers: scale, inverse temperature and offset.
-        hidden: the widths of the hidden layers of mlp, or a list with the one width of window.
+        hidden: the widths of the hidden layers of ``mlp``; for ``window``, a list of one width.
         groups: for ``scattering-*``, the number of groups of GroupNorm.
         normalise: for logistic, whether the model first scales each record to mean 0 and variance 1.
 

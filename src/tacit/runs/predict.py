@@ -388,7 +388,9 @@ class Predictor:
             )
 
     def predict_proba(self, data: Any) -> NDArray[np.float64]:
-        """Return the probabilities (n, k) of the classes, in the order of :attr:`classes`, or of the labels.
+        """Return the probabilities (n, k) of the classes, in the order of :attr:`classes`.
+
+        For a model of several labels, column j is the probability of label j.
 
         For survival, column j is the probability that no event has happened by ``time_edges[j + 1]``.
 

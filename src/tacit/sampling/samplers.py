@@ -309,8 +309,8 @@ class CyclicPoissonSampling(Sampling):
     Step t samples each record of part ``t mod cycle`` with probability ``sampling_rate`` q, in (0, 1]. At q =
     1, sampling does not lower the cost.
 
-    A record is used at most once in ``cycle`` successive steps, and other records do not affect in which one.
-    Correlated noise requires both (Choquette-Choo et al., 2306.08153).
+    So a record is used at most once in ``cycle`` successive steps, and its part does not depend on other
+    records. Correlated noise requires both (Choquette-Choo et al., 2306.08153).
 
     **Guarantee**
 

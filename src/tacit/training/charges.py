@@ -307,8 +307,8 @@ class StepCharges:
 
         Raises:
             BudgetExceeded: if the chunk costs more than the remaining budget (:class:`tacit.ledger.Refused`).
-            PrivacyRefusal: if another run has reserved the chunk.  Also if an earlier process of this run has
-                reserved it, and its resume state is not loaded.
+            PrivacyRefusal: if another run has reserved the chunk, or an earlier process of this run whose
+                resume state you have not loaded.
         """
         check_integer("step", step, low=0, high=self._plan.steps - 1)
         number = step // self._chunk

@@ -125,7 +125,7 @@ def _check_placement(name: str, parameter: Any, is_managed: bool, ranks: Ranks) 
         )
     if type(placements[0]) is not Shard or placements[0].dim != 0:
         raise UnsupportedModel(
-            f"{how}, set by shard_placement_fn. Remove it, to shard parameters by rows, Shard(0)."
+            f"{how}, by your shard_placement_fn. A private step supports Shard(0) only: remove that argument."
         )
     if type(parameter.to_local().detach()) is not Tensor:
         raise UnsupportedModel(

@@ -299,9 +299,10 @@ class Writes:
             return
         self._put_back(before)
         raise UnsupportedModel(
-            f"the forward pass writes to the parameters {self._names(model, changed)}. Their values may "
-            "depend on records and have no noise: do not release the weights of earlier steps. Compute "
-            "another tensor instead (torch.nn.utils.parametrize), or write between steps."
+            f"the forward pass writes to the parameters {self._names(model, changed)}, values that may "
+            "depend on records and have no noise. Compute a new tensor in place of writing to a parameter "
+            "(torch.nn.utils.parametrize), or write between steps. Do not release the weights of earlier "
+            "steps."
         )
 
     def _names(self, model: nn.Module, places: Set[int]) -> list[str]:
