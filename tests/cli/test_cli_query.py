@@ -101,7 +101,7 @@ def test_a_dry_run_shows_the_price_and_charges_nothing(
     assert "25 % of the budget with this; 0 of ε = 1.00 spent, 1.00 left" in out
     said = shell("query", *ASKED, "--epsilon", "1.5", "--dry-run", COUNT, code=1)
     assert "be refused: the budget of 'visits' is too small for this release: epsilon 0 is spent" in said
-    assert "1.5 would be spent with it, and the cap is 1." in said
+    assert "1.50 would be spent with it, and the cap is 1.00." in said
     assert "fits up to epsilon 1" in said
     assert Ledger.open("budget.db").status("visits").head_seq == 1
     assert ask("--epsilon", "0.25", COUNT) == 0
@@ -137,7 +137,7 @@ REFUSED = {
 @pytest.mark.parametrize("options", [("--dry-run",), ()], ids=["dry-run", "asked"])
 def test_a_refusal_has_its_numbers_in_json(options: tuple[str, ...], shell: Shell) -> None:
     found = shell.data("query", *ASKED, "--epsilon", "1.5", *options, COUNT, code=1)["refused"]
-    assert "1.5 would be spent with it, and the cap is 1" in found.pop("message")
+    assert "1.50 would be spent with it, and the cap is 1.00" in found.pop("message")
     assert found == REFUSED
 
 

@@ -94,7 +94,7 @@ def test_ten_tenths_of_laplace_noise_fill_a_budget_of_one(ledger: Ledger) -> Non
 def test_what_does_not_fit_is_refused_with_what_is_left(ledger: Ledger) -> None:
     ask(ledger, 0.75, "first")
     with pytest.raises(
-        Refused, match=r"1\.25 would be spent with it, and the cap is 1\..*up to epsilon 0\.25"
+        Refused, match=r"1\.25 would be spent with it, and the cap is 1\.00.*up to epsilon 0\.250"
     ) as caught:
         ask(ledger, 0.5, "second")
     refused = caught.value

@@ -115,7 +115,7 @@ def test_an_answer_says_value_interval_cost_and_rest() -> None:
     assert (found.low, found.high) == (found.value - 6, found.value + 6)
     assert answer.mechanism == ("number of rows: discrete Laplace noise of scale 2, sensitivity 1",)
     text = answer.to_text()
-    assert "Cost: epsilon 0.5. Left: epsilon 0.7." in text
+    assert "Cost: epsilon 0.500. Left: epsilon 0.700." in text
     assert "95 %" in text
     data = json.loads(answer.to_json())
     assert data["rows"] == [{"keys": [], "values": [found.to_data()]}]

@@ -8,6 +8,7 @@ import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from decimal import ROUND_FLOOR
 from itertools import combinations
 from typing import TYPE_CHECKING, Any
 
@@ -37,6 +38,7 @@ from tacit.ledger.records import (
     keyed_hash,
     moment,
 )
+from tacit.rounding import shown_epsilon
 
 if TYPE_CHECKING:
     from tacit.ledger.store import ChargeRow, DatasetRow, Transaction
@@ -227,13 +229,15 @@ def refusal_of(claims: list[Claim]) -> Refused | None:
             continue
         before, after = _balance(claim, charged=False), _balance(claim, charged=True)
         limit, would_fit = budget.limit[0], min(map(_remaining, claims))
+        spent, asked = map(shown_epsilon, (before, after))
+        cap, fits = (shown_epsilon(value, ROUND_FLOOR) for value in (limit, would_fit))
         over = (slot for slot, part, most in zip(budget.slots, above[0], row.cap, strict=True) if part > most)
         place = f"{row.name!r}" + (f", block {claim.block!r}" if claim.block else "")
         remark = "" if budget.mode in ("pure", "approximate") else _NOT_ADDED
         return Refused(
-            f"the budget of {place} is too small for this release: epsilon {before:.6g} is spent, "
-            f"{after:.6g} would be spent with it, and the cap is {limit:.6g}.{remark} Nothing was "
-            f"charged. A release without delta fits up to epsilon {would_fit:.6g}.",
+            f"the budget of {place} is too small for this release: epsilon {spent} is spent, {asked} "
+            f"would be spent with it, and the cap is {cap}.{remark} Nothing was charged. A release without "
+            f"delta fits up to epsilon {fits}.",
             dataset=row.name,
             over=tuple(over) or ("epsilon",),
             requested=after - before,

@@ -16,6 +16,7 @@ from typing import Any, TypeAlias
 
 from tacit.errors import BudgetExceeded, InvalidInput, PrivacyRefusal, TacitError
 from tacit.ledger.policy import Cost, Policy
+from tacit.rounding import shown_epsilon
 
 # The body of an entry is canonical JSON (keys sorted, no spaces, no NaN). Its hash is the SHA-256 of the
 # previous hash and that text. The last hash shows whether any entry was changed, added or removed.
@@ -323,7 +324,7 @@ class DatasetStatus:
     opened: datetime
 
     def __repr__(self) -> str:
-        spent = f"epsilon {self.spent_epsilon:.4g} at delta {self.spent_delta:g}"
+        spent = f"epsilon {shown_epsilon(self.spent_epsilon)} at delta {self.spent_delta:g}"
         cap = f"epsilon {self.cap_epsilon:g} at delta {self.cap_delta:g}"
         count = sum(self.charges.values())
         charges = f"{count:,} {'charge' if count == 1 else 'charges'}"

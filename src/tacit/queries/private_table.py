@@ -6,6 +6,7 @@ import json
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from decimal import ROUND_FLOOR
 from fractions import Fraction
 from itertools import starmap
 from typing import Any, Self, Unpack, final
@@ -67,6 +68,7 @@ from tacit.queries.query import (
     column_of,
 )
 from tacit.queries.sql import parse
+from tacit.rounding import shown_epsilon
 
 # The interval of every value contains the answer without noise in 95 % of all answers. This holds for each
 # value alone, not for all together. The interval covers only the noise: "the answer without noise" is
@@ -526,13 +528,13 @@ class Answer:
         if self.threshold is not None:
             below = f"below {self.threshold}"
             lines.append(f"Groups whose noisy number of units ({self.unit}) is {below} are not shown.")
-        cost = f"epsilon {self.epsilon:.6g}" + (f", delta {self.delta:.3g}" if self.delta else "")
+        cost = f"epsilon {shown_epsilon(self.epsilon)}" + (f", delta {self.delta:.3g}" if self.delta else "")
         paid = (
             f"Asked before: answered from the ledger at no cost (then {cost})."
             if self.repeated
             else f"Cost: {cost}."
         )
-        return (*lines, f"{paid} Left: epsilon {self.remaining:.6g}.")
+        return (*lines, f"{paid} Left: epsilon {shown_epsilon(self.remaining, ROUND_FLOOR)}.")
 
     def to_text(self) -> str:
         """Return the table and its notes as plain text."""

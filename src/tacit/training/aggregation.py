@@ -40,6 +40,7 @@ from tacit.events import event_to_json
 from tacit.noise.gaussian import gaussian
 from tacit.noise.generator import Generator
 from tacit.plan import Plan
+from tacit.rounding import shown_epsilon
 from tacit.sampling import ByDate
 from tacit.training.charges import Payment, StepCharges
 from tacit.training.ranks import Alone, check_one_process
@@ -187,7 +188,8 @@ class PrivateAggregation(Generic[Arrays]):
         if self._done >= self._plan.steps:
             raise BudgetExceeded(
                 f"all {self._plan.steps} rounds of the plan are done, and its epsilon of "
-                f"{self._plan.epsilon:.4g} is spent. To train longer, plan more steps before the first round."
+                f"{shown_epsilon(self._plan.epsilon)} is spent. To train longer, plan more steps before "
+                "the first round."
             )
         if not self._payment.is_paid(self._done) and self._payment.refusal is not None:
             raise self._payment.refusal

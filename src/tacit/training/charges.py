@@ -23,6 +23,7 @@ from __future__ import annotations
 import math
 import secrets
 from collections.abc import Callable, Iterable, Mapping
+from decimal import ROUND_FLOOR
 from typing import Any, final
 
 import numpy as np
@@ -37,6 +38,7 @@ from tacit.ledger.policy import OWNED_BY
 from tacit.ledger.records import Charge, Json, LeaseLost
 from tacit.noise.generator import Generator, Purpose
 from tacit.plan import Plan
+from tacit.rounding import shown_epsilon
 from tacit.sampling.samplers import Indices
 from tacit.training.part import Part
 from tacit.training.ranks import Ranks, check_one_process
@@ -256,9 +258,9 @@ class StepCharges:
             return
         raise refusal.with_message(
             f"the plan's {self._plan.steps} steps exceed the remaining budget of {refusal.dataset!r}: they "
-            f"request epsilon {refusal.requested:.6g}, {refusal.remaining:.6g} is left, "
-            f"{refusal.difference:.6g} is missing. {self._what_fits()}. Make a plan that fits, or ask for "
-            "more budget. Nothing was charged."
+            f"request epsilon {shown_epsilon(refusal.requested)}, and "
+            f"{shown_epsilon(refusal.remaining, ROUND_FLOOR)} is left. {self._what_fits()}. Make a plan that "
+            "fits, or ask for more budget. Nothing was charged."
         )
 
     def _what_fits(self) -> str:

@@ -35,7 +35,7 @@ from tacit.noise.generator import Generator
 from tacit.notebook import facts
 from tacit.plan import Plan
 from tacit.plan.signal import warn_if_drowned
-from tacit.rounding import round_up
+from tacit.rounding import round_up, shown_epsilon
 from tacit.training.audit_slots import AuditSlots, SlotEvidence
 from tacit.training.by_record import Augmentation
 from tacit.training.charges import StepCharges
@@ -318,7 +318,8 @@ class PrivateSession:
         if self._run.done >= self.plan.steps:
             raise BudgetExceeded(
                 f"all {self.plan.steps} steps of the plan are done, and its epsilon of "
-                f"{self.plan.epsilon:.4g} is spent. To train longer, plan more steps before the run starts."
+                f"{shown_epsilon(self.plan.epsilon)} is spent. To train longer, plan more steps before the "
+                "run starts."
             )
         if not isinstance(step, StepTicket):
             raise InvalidInput(
