@@ -121,7 +121,7 @@ REASONS: dict[str, str] = {
     r"'gaussian' only supports Gaussian": "not Gaussian",
     r"'moments' only supports Gaussian": "not published",
     r"'zcdp' has no proven cost": "no ρ",
-    r"method 'pld' for a sampled Gaussian": "sampled exchange",
+    r"'pld' if it samples Gaussian noise": "sampled exchange",
     r"method 'rdp' has no proven bound": "no divergence",
     r"method 'pld' has no proven bound": "no pair",
     r"composition theorems need an": "no (ε, δ)",

@@ -333,7 +333,7 @@ def test_progress_is_told() -> None:
         ({"delta": 0.0}, r"delta must be a real number in \(0, 1\)"),
         ({"delta": 1.0}, r"delta must be a real number in \(0, 1\)"),
         ({"adjacency": "neighbours"}, "adjacency must be one of"),
-        ({"steps": None}, "exactly one of epochs, .* got none"),
+        ({"steps": None}, "exactly one of epochs .* got none"),
         ({"steps": 3, "epochs": 1.0}, "got epochs and steps"),
         ({"steps": 0}, "steps must be an integer >= 1"),
         ({"epochs": 0.0}, "epochs must be"),

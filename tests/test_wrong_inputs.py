@@ -278,7 +278,7 @@ PLANS: dict[str, tuple[dict[str, Any], str]] = {
     "unit None": ({"unit": None}, "unit must be a word"),
     "batch": ({"batch_size": 0}, "batch_size must be an integer >= 1"),
     "batch float": ({"batch_size": 1.5}, "batch_size must be"),
-    "batch too large": ({"batch_size": 41}, "batch_size 41 is larger than the data, 40 records"),
+    "batch too large": ({"batch_size": 41}, "batch_size 41 is larger than the data (40 records)"),
     "no length": ({"steps": None}, "exactly one of epochs and steps"),
     "two lengths": ({"epochs": 1}, "exactly one of epochs and steps"),
     "epochs": ({"steps": None, "epochs": 0}, "epochs must be"),

@@ -130,8 +130,8 @@ class Pad:
         names = {path[0] if path else None for path in leaves}
         if unknown := (self.lengths.keys() | self.values.keys()) - names - {None}:
             raise InvalidInput(
-                f"pad names {', '.join(map(repr, sorted(unknown, key=str)))}, which a record does not have. "
-                "Give keys if records are mappings, and positions if they are tuples."
+                f"pad is set for {', '.join(map(repr, sorted(unknown, key=str)))}, which a record does not "
+                "have. Give keys if records are mappings, and positions if they are tuples."
             )
         return [self._padded(leaf, path) for path, leaf in leaves.items()]
 

@@ -173,7 +173,7 @@ def test_the_table_is_the_curve() -> None:
 
 
 def test_a_group_curve_is_refused() -> None:
-    with pytest.raises(InvalidInput, match="is for 3 records"):
+    with pytest.raises(InvalidInput, match="for 3 records together"):
         Claim(FULL.curve.group(3), delta=DELTA)
 
 
@@ -404,7 +404,7 @@ def test_what_is_no_experiment_is_refused(audit: Callable[..., AuditResult]) -> 
     def run(scores: object, coins: object, **more: object) -> AuditResult:
         return audit(scores, coins, **{"delta": DELTA, "confidence": 0.95, "rng": rng, **more})
 
-    with pytest.raises(InvalidInput, match="no canaries"):
+    with pytest.raises(InvalidInput, match="there are no scores"):
         run(np.empty(0), np.empty(0, dtype=bool))
     with pytest.raises(InvalidInput, match="random halves are hardly ever so unequal"):
         run(np.arange(40.0), np.ones(40, dtype=bool))

@@ -106,7 +106,7 @@ def test_known_models() -> None:
 
 def test_refusals_say_what_to_do() -> None:
     scores = gaussian(1.0, 100, 0)
-    with pytest.raises(InvalidInput, match=r"needs 5/0\.01 = 500 non-members; there are 100"):
+    with pytest.raises(InvalidInput, match=r"needs at least 500 non-members; got 100"):
         operating_point(scores, 0.01, confidence=0.9)
     operating_point(scores, 0.05, confidence=0.9)
     constant = Scores([1.0] * 100, [1.0] * 100)

@@ -101,7 +101,7 @@ def test_events_from_files_and_the_input_add_up(shell: Shell, monkeypatch: pytes
 def test_all_accountants_and_those_that_refuse_say_why(shell: Shell) -> None:
     found = shell.data("account", *FLAGS, *STATED, "--method", "all")
     rows = {row["method"]: row for row in found["methods"]}
-    assert "closed form" in rows["gaussian"]["refused"]
+    assert "only supports Gaussian noise" in rows["gaussian"]["refused"]
     assert found["epsilon"] == min(row["epsilon"] for row in found["methods"] if "epsilon" in row)
     out = shell.out("account", *FLAGS, *STATED, "--method", "all")
     assert "gaussian: method 'gaussian' only supports" in " ".join(out.split())
@@ -176,8 +176,8 @@ BAD: list[tuple[list[str], int, str]] = [
     ([*NOISE, "--records", "0", "--batch-size", "1", *STEPS, *STATED], 2, "--records must be an integer"),
     ([*NOISE, "--records", "9", "--batch-size", "10", *STEPS, *STATED], 2, "got 10. Give a number from 1"),
     ([*FLAGS, *STATED, "--method", "pdl"], 2, "got 'pdl'"),
-    ([*FLAGS, *STATED, "--method", "pld,pld"], 2, "each named once"),
-    ([*FLAGS, *STATED, "--method", "gaussian"], 1, "no closed form for PoissonSampled(sampling_rate=0.01"),
+    ([*FLAGS, *STATED, "--method", "pld,pld"], 2, "one or more different accountants"),
+    ([*FLAGS, *STATED, "--method", "gaussian"], 1, "not PoissonSampled(sampling_rate=0.01"),
     ([*FLAGS, *STATED, "--figure", "cost.jpg"], 2, "Use cost.png"),
     ([*FLAGS, *STATED, "--event", "nothing.json"], 2, "cannot read the event in nothing.json: No such file"),
     ([*FLAGS, *STATED, "--event", "."], 2, "cannot read the event in .: Is a directory"),

@@ -120,7 +120,7 @@ SETTINGS = [
     ("delta = 1e-3", "delta = 1.5", 2, "delta must be a real number in (0, 1)"),
     ("delta = 1e-3", "delta = 0.0", 2, "delta must be a real number in (0, 1)"),
     ("delta = 1e-3", "delta = 0.01", 1, "allow_large_delta"),
-    ("batch_size = 60", "batch_size = 241", 2, "batch_size 241 is larger than the data, 240 records"),
+    ("batch_size = 60", "batch_size = 241", 2, "batch_size 241 is larger than the data (240 records)"),
     ("batch_size = 60", "batch_size = 0", 2, "batch_size must be an integer >= 1"),
     ("steps = 40", "steps = 40\nepochs = 2", 2, "exactly one of epochs and steps; got both"),
     ("steps = 40", "", 2, "exactly one of epochs and steps; got neither"),

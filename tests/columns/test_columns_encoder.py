@@ -490,8 +490,8 @@ DAY = Column(kind="date", lower="2020-01-01", upper="2021-01-01")
         (
             SHARE,
             ["1", SECRET, SECRET],
-            "2 values in column 'x' of t.csv are not numbers (rows 12, 13). Correct the table, or "
-            "the declaration: its kind, the form of its numbers",
+            "2 values in column 'x' of t.csv are not numbers (rows 12, 13). Correct the table or "
+            "the column's declaration: its kind, the form of its numbers",
         ),
         (
             Column(kind="integer", lower=0, upper=9),
@@ -530,9 +530,9 @@ DAY = Column(kind="date", lower="2020-01-01", upper="2021-01-01")
         (
             SHARE,
             np.array([True]),
-            "column 'x' of t.csv: it is declared as number but is bool in the table",
+            "column 'x' of t.csv: declared as number, but bool in the table",
         ),
-        (DAY, np.array([1.0]), "it is declared as date but is float64 in the table"),
+        (DAY, np.array([1.0]), "declared as date, but float64 in the table"),
         (
             DAY,
             np.array(["2020-01-01T01:00"], dtype="datetime64[s]"),
@@ -736,7 +736,7 @@ def test_groups_are_declared_values_and_others_and_missing() -> None:
     [
         ("sick", [], "by must be a declared input column.*got 'sick'"),
         ("sex", [], "got 'sex'. Take one of age, site, day"),
-        ("age", [], r"bands of 'age' must be edges .* between its bounds, 0 and 120"),
+        ("age", [], r"bands of 'age' must be increasing edges between the bounds 0 and 120"),
         ("age", [60, 30], "must be increasing edges"),
         ("age", [math.nan], "must be increasing edges"),
         ("age", [0], "must be increasing edges"),

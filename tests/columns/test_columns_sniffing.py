@@ -243,9 +243,9 @@ def test_two_tables_of_one_form_have_one_proposal_and_no_cell_is_in_it(tmp_path:
 # --- what is refused ---------------------------------------------------------------------------------------
 
 REFUSED: dict[str, tuple[str, str | bytes, str]] = {
-    "no header, numbers": ("t.csv", "34,m,yes\n35,f,no\n", "its cell 1 is"),
-    "no header, a date": ("t.csv", "m,2020-01-31\nf,2020-02-01\n", "its cell 2 is"),
-    "no header, words that come again": ("t.csv", "m,red\nf,blue\nm,green\n", "its cell 1 is"),
+    "no header, numbers": ("t.csv", "34,m,yes\n35,f,no\n", "its cell 1 looks like data"),
+    "no header, a date": ("t.csv", "m,2020-01-31\nf,2020-02-01\n", "its cell 2 looks like data"),
+    "no header, words that come again": ("t.csv", "m,red\nf,blue\nm,green\n", "its cell 1 looks like data"),
     "two of one name": ("t.csv", "a,a\n1,2\n", "2 columns named 'a'"),
     "names equal but for case": ("t.csv", "PID,pid\n1,2\n", "'PID', 'pid', which differ only in case"),
     "no name at all": ("t.csv", ",,\n1,2,3\n", "has no column names"),

@@ -126,5 +126,5 @@ def test_a_folder_without_room_is_said(tmp_path: Path, monkeypatch: pytest.Monke
             raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(grown, "_file", Full())
-    with pytest.raises(InvalidInput, match=r"cannot write .*: .*No space left.*Start in a folder with"):
+    with pytest.raises(InvalidInput, match=r"cannot write .*: No space left.*Start in a folder on"):
         grown.append(np.zeros((2, 2), np.float32))

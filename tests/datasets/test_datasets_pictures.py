@@ -73,7 +73,7 @@ def test_image_folder_with_faults(tmp_path: Path) -> None:
         read(fraction=None)
     with pytest.raises(InvalidInput, match="colours must be 1 or 3"):
         read(colours=2)
-    with pytest.raises(InvalidInput, match="leaves no picture for testing"):
+    with pytest.raises(InvalidInput, match="no picture is left for testing"):
         read(fraction=1e-9)
     (tmp_path / "b" / "torn.png").write_bytes((tmp_path / "b" / "1.png").read_bytes()[:40])
     with pytest.raises(InvalidInput, match=r"cannot read picture \d+ of .*/b, in the order of paths: "):

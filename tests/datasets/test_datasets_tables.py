@@ -194,7 +194,7 @@ def test_settings_that_make_no_sense(tmp_path: Path) -> None:
         load_table(path, target="rich", schema=SCHEMA)
     with pytest.raises(InvalidInput, match="exactly one of test_fraction and test_path"):
         load_table(path, target="rich", schema=SCHEMA, test_fraction=0.2, test_path=path)
-    with pytest.raises(InvalidInput, match="leaves no row for testing"):
+    with pytest.raises(InvalidInput, match="no row is left for testing"):
         load_table(path, target="rich", schema=SCHEMA, test_fraction=1e-9)
 
 

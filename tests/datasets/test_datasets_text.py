@@ -70,7 +70,7 @@ def test_test_records_from_a_file_of_their_own(tmp_path: Path) -> None:
     assert (data.unit, data.alphabet, data.classes, data.input_shape) == ("diary", LETTERS, (), (6,))
     with pytest.raises(InvalidInput, match="exactly one of test_fraction and test_path"):
         load_text(path, alphabet=LETTERS, longest=5)
-    with pytest.raises(InvalidInput, match="leaves no record for testing among 10 records"):
+    with pytest.raises(InvalidInput, match="no record is left for testing among 10 records"):
         load_text(path, alphabet=LETTERS, longest=5, test_fraction=1e-9)
 
 

@@ -306,7 +306,10 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "of unlike lengths": ({"features": once(lambda n: [[1.0] * k for k in range(n)])}, "differ in length"),
     "words": ({"features": once(lambda n: [[SECRET, SECRET]] * n)}, "features must return numbers"),
-    "a model's output": ({"features": once(lambda n: {"last_hidden_state": 0})}, "got dict without numbers"),
+    "a model's output": (
+        {"features": once(lambda n: {"last_hidden_state": 0})},
+        "got dict, whose values are no numbers",
+    ),
     "NaN": ({"features": once(lambda n: np.full((n, 4), np.nan))}, "NaN or infinite numbers for 64 of 64"),
     "texts to a module": ({"features": nn.Linear(4, 4)}, "features failed on 64 records"),
     "normalise": ({"normalise": True}, "normalise=True needs bounds or columns"),

@@ -54,7 +54,7 @@ def test_the_figures_are_those_of_the_predictions_of_each_group() -> None:
 @pytest.mark.parametrize(
     ("by", "message"),
     [
-        ("age", "bands of 'age' must be edges"),
+        ("age", "bands of 'age' must be increasing edges"),
         ("income", "by must be a declared input column"),
         ("y", "by must be"),
     ],

@@ -173,7 +173,7 @@ class Positioned(nn.Module):
 
 def test_a_mask_of_tokens_is_not_dropped_unread(tmp_path: Path) -> None:
     rows = [{"x": torch.ones(2), "completion_mask": torch.ones(2)} for _ in ROWS]
-    with pytest.raises(InvalidInput, match=r"have completion_mask and no labels.*losses\.completion\(\)"):
+    with pytest.raises(InvalidInput, match=r"have completion_mask but no labels.*losses\.completion\(\)"):
         trainer(arguments(tmp_path), train_dataset=rows)
 
 

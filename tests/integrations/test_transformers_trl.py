@@ -209,7 +209,7 @@ def test_masks_are_read_or_refused(tmp_path: Path, tokenizer: Any, monkeypatch: 
     given = {"train_dataset": masked, "data_collator": pad, "eval_dataset": masked.select(range(5))}
     args = config(tmp_path, eval_strategy="no")
     assert near(trained(llama(), args, monkeypatch, loss=completion(), **given), wanted)
-    with pytest.raises(InvalidInput, match=r"have completion_mask and no labels.*completion\(\)"):
+    with pytest.raises(InvalidInput, match=r"have completion_mask but no labels.*completion\(\)"):
         PrivateTrainer(llama(), args, PLAN, loss=causal(), **given)
     made = PrivateTrainer(model, args, PLAN, loss=completion(), **given)
     with torch.no_grad():

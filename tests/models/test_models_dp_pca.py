@@ -127,7 +127,7 @@ def test_refusals() -> None:
         fit_dp_pca(rows, components=1, noise_multiplier=0.0, gaussian=silent)
     with pytest.raises(InvalidInput, match="a record per row"):
         fit_dp_pca(rows[0], components=1, noise_multiplier=1.0, gaussian=silent)
-    with pytest.raises(InvalidInput, match=r"shape it is asked for, \(10,\)"):
+    with pytest.raises(InvalidInput, match=r"requested shape \(10,\)"):
         fit_dp_pca(rows, components=1, noise_multiplier=1.0, gaussian=lambda shape, std: torch.zeros(3))
 
 

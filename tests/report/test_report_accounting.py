@@ -57,7 +57,7 @@ def test_risk_of_a_gaussian_is_the_closed_form() -> None:
 
 def test_refusals_are_raised_or_quoted_but_never_lost() -> None:
     sampled = PoissonSampled(0.1, Gaussian(2.0))
-    with pytest.raises(UnsupportedEvent, match="closed form"):
+    with pytest.raises(UnsupportedEvent, match="only supports Gaussian noise"):
         priced(sampled, "moments", "gaussian")
     pricing = price_event(
         sampled, adjacency="add-remove", delta=1e-5, methods=["gaussian", "moments"], skip_refusals=True

@@ -127,8 +127,8 @@ def test_the_groups_cost_as_much_as_the_score(folder: Path) -> None:
     ("change", "message"),
     [
         ({'["site", "a"]': '["sit", "a"]'}, r"\[evaluation\] by must be a declared input column.*got 'sit'"),
-        ({'["site", "a"]': '["sick", "a"]'}, r"\[evaluation\] by must be .* no target.*got 'sick'"),
-        ({"bands.a = [-0.5, 0.5]": ""}, r"\[evaluation\] bands of 'a' must be edges .* -1 and 1.*got \[\]"),
+        ({'["site", "a"]': '["sick", "a"]'}, r"\[evaluation\] by must be .* neither the target.*got 'sick'"),
+        ({"bands.a = [-0.5, 0.5]": ""}, r"\[evaluation\] bands of 'a' must be inc.* -1 and 1 .*got \[\]"),
         ({"[-0.5, 0.5]": "[0.5, -0.5]"}, r"bands of 'a' must be increasing edges"),
         ({"[-0.5, 0.5]": "[0.5, nan]"}, r"bands of 'a' must be increasing edges"),
         ({"[-0.5, 0.5]": "[0.5, 1.0]"}, r"bands of 'a' must be increasing edges"),

@@ -176,7 +176,7 @@ def test_one_patient_with_all_rows_is_refused() -> None:
     lines = Path("visits.csv").read_text().splitlines()
     first = [",".join(["p0", *line.split(",")[1:]]) for line in lines[1:]]
     Path("visits.csv").write_text("\n".join([lines[0], *first, ""]))
-    with pytest.raises(InvalidInput, match="leaves no value of patient for"):
+    with pytest.raises(InvalidInput, match="no value of patient is left for"):
         prepared()
     with pytest.raises(InvalidInput, match="all rows have one owner"):
         prepared(data=USERS + 'test_table = "visits.csv"\n')

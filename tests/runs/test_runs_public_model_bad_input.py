@@ -149,8 +149,8 @@ def test_a_program_that_mixes_records_is_refused(tmp_path: Path, mixes: bool) ->
     [
         ("reviews.csv --text text --model run.toml", r'--model = "run.toml" must end in .pth'),
         ("reviews.csv --text text --model weights.pth", "name --architecture"),
-        ("reviews.csv --text text --model model.onnx", "reads images, and reviews.csv is a table"),
-        ("model --model model", "reads text, and model is a folder of images"),
+        ("reviews.csv --text text --model model.onnx", "is for images, but reviews.csv is a table"),
+        ("model --model model", "is for text, but model is a folder of images"),
         ("reviews.csv --model model", "set --text to one of text, age, label"),
     ],
 )

@@ -253,7 +253,7 @@ def test_a_mask_is_never_left_unread() -> None:
     tokens = torch.ones(1, 3, dtype=torch.long)
     model = nn.Embedding(V, V)
     for mask in ("completion_mask", "assistant_masks"):
-        with pytest.raises(InvalidInput, match=rf"has {mask}, which .*causal ignores.*completion\(\)"):
+        with pytest.raises(InvalidInput, match=rf"has {mask}, but .*causal ignores it.*completion\(\)"):
             causal()(model, input_ids=tokens, **{mask: tokens})
     with pytest.raises(InvalidInput, match=r"no completion_mask, .* to choose the tokens to train on"):
         completion()(model, input_ids=tokens)

@@ -897,9 +897,9 @@ WRONG_LOSSES: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "a collate that fails": ({"collate": lambda items: [][5]}, r"collate failed on record \d+: IndexError"),
     "pad of no such key": (
-        {"collate": collate.pad(length={"tokens": 3})}, r"pad names 'tokens', which a record does not have"
+        {"collate": collate.pad(length={"tokens": 3})}, r"pad is set for 'tokens', which a record does not"
     ),
-    "pad of a number": ({"collate": collate.pad(length={1: 3})}, r"pad names part 1, which is a scalar"),
+    "pad of a number": ({"collate": collate.pad(length={1: 3})}, r"pad is set for part 1, a single number"),
     "pad of integers by a fraction": (
         {"data": lambda: (TOKENS, Y), "collate": collate.pad(length=5, value=0.5)}, r"with 0\.5.*integer"
     ),
@@ -942,9 +942,7 @@ def test_labels_of_a_model_with_virtual_tokens_may_begin_with_ignored_ones() -> 
     for loss in (losses.causal(), losses.masked()):
         assert run_with(F.pad(tokens, (2, 0), value=-100), loss).route == "fast"
     assert run_with(tokens, losses.causal()).route == "fast"
-    pattern = (
-        r"6 positions and its labels have 4.*For 2 virtual tokens.*F\.pad\(labels, \(2, 0\), value=-100\)"
-    )
+    pattern = r"6 positions and its labels have 4.*adds 2 tokens.*F\.pad\(labels, \(2, 0\), value=-100\)"
     check_refused(lambda: run_with(tokens, losses.masked()), pattern)
 
 

@@ -449,8 +449,7 @@ def _boundary(fits: Callable[[int], bool], guess: int, most: int) -> int:
             low, high, stride = high, high + stride, 4 * stride
             if low >= most:
                 raise InvalidInput(
-                    f"even {most} steps stay within the budget, so family seems to ignore its argument. It "
-                    "must return the event of that many steps."
+                    f"even {most} steps stay within the budget. Check that family uses its argument."
                 )
     return last_whole(fits, low, high)
 

@@ -334,7 +334,7 @@ def refuse_sampled_replacement(steps: Steps, adjacency: Adjacency, method: str) 
         if adjacency is Adjacency.REPLACE_ONE and isinstance(base, PoissonSampled | GaussianMixture):
             raise UnsupportedEvent(
                 f"method {method!r} has no proven bound for {base!r} under adjacency 'replace-one'. Use "
-                "method 'pld' for a sampled Gaussian, or account under 'add-remove' or 'zero-out'."
+                "method 'pld' if it samples Gaussian noise, or account under 'add-remove' or 'zero-out'."
             )
 
 

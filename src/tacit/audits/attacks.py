@@ -135,8 +135,8 @@ class ShadowScores:
         for name, scores in (("target's", self.target), ("shadow models'", self.shadows)):
             if not np.isfinite(scores).all():
                 raise InvalidInput(
-                    f"{int((~np.isfinite(scores)).sum())} of the {name} scores are not finite. Score from "
-                    "logits with logit_margin or log_probability, in float64."
+                    f"{int((~np.isfinite(scores)).sum())} of the {name} scores are not finite. Compute them "
+                    "from logits with logit_margin or log_probability, in float64."
                 )
 
     def world(self, *, member: bool) -> World:
@@ -287,7 +287,7 @@ def train_shadows(
             if not np.isfinite(values).all():
                 raise InvalidInput(
                     f"outputs of model {number} must be finite; {int((~np.isfinite(values)).sum())} of "
-                    f"{values.size} are not. Did its training diverge? Lower the learning rate."
+                    f"{values.size} are not. Its training may have diverged: lower the learning rate."
                 )
         done += list(outputs)
         if store is not None:

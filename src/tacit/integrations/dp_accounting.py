@@ -173,8 +173,8 @@ def _from(name: str, event: Any) -> Event | None:
             return DiscreteLaplace(1.0 / event.noise_parameter, event.sensitivity)
         case "ZCDpEvent" if event.xi != 0:
             raise UnsupportedEvent(
-                f"Tacit has no equivalent of {event!r}: ZeroConcentratedDP has rho but no xi. Describe the "
-                "mechanism itself."
+                f"Tacit has no equivalent of {event!r}: Tacit's ZeroConcentratedDP has a rho, but no xi. "
+                "Describe the mechanism itself."
             )
         case "TruncatedSubsampledGaussianDpEvent":
             rate, largest = event.sampling_probability, event.truncated_batch_size

@@ -65,9 +65,9 @@ def bounds_of(
     """Return lower and upper bounds, (d,) each, from a pair (2,), an array (d, 2) or pairs by column name."""
     if bounds is None:
         raise InvalidInput(
-            f"{name} must be declared: a range read from the data leaks the extreme records exactly. Give a "
-            f"public range of nearly all values, such as {name}=(0, 16); others are clamped to it."
-            + (" Or declare columns, for a data frame." if name == "bounds" else "")
+            f"{name} must be declared: a range computed from the data reveals its smallest and largest "
+            f"value. Give a public range of nearly all values, such as {name}=(0, 16); others are clamped "
+            "to it." + (" Or declare columns, for a data frame." if name == "bounds" else "")
         )
     ordered = _in_order(name, bounds, names) if isinstance(bounds, Mapping) else bounds
     try:
@@ -110,8 +110,8 @@ def _in_order(name: str, bounds: Mapping[str, ArrayLike], names: Sequence[str] |
 def declared_classes(classes: Sequence[Any] | NDArray[Any] | None) -> NDArray[Any]:
     if classes is None:
         raise InvalidInput(
-            "classes must be declared: a class read from y reveals that a record has it. Give all possible "
-            "labels, such as classes=[0, 1] or classes=range(10)."
+            "classes must be declared: a label read from y reveals that some record has it. Give all "
+            "possible labels, such as classes=[0, 1] or classes=range(10)."
         )
     if isinstance(classes, str) or not isinstance(classes, Iterable):
         raise InvalidInput(f"classes must be a list of labels, such as [0, 1]; got {classes!r}.")

@@ -589,8 +589,8 @@ class PrivateTrainer(Trainer):  # type: ignore[misc]  # transformers is not read
             PrivacyRefusal: always.
         """
         raise PrivacyRefusal(
-            "PrivateTrainer has no hyperparameter_search, because the plan of one run does not account for "
-            "its trials. Use tacit.training.select_candidate, which has a known privacy cost, or search on "
+            "PrivateTrainer has no hyperparameter_search: a plan accounts for one run, not for several "
+            "trials. Use tacit.training.select_candidate, which has a known privacy cost, or search on "
             "public records."
         )
 

@@ -106,7 +106,7 @@ def check_block(policy: Policy, block: str | None, event: Event) -> None:
         if not isinstance(noise, Gaussian | GaussianMixture | Laplace | DiscreteGaussian | DiscreteLaplace):
             raise UnsupportedEvent(
                 f"{base!r} on one block cannot be charged under replace-one: the new record may belong to "
-                "another block than the old one, so a block gains or loses a record. Charge the whole data "
+                "another block, so a block gains or loses a record. Charge the whole data "
                 "set instead."
             )
 

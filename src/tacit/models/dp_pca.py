@@ -145,7 +145,7 @@ def symmetric_gaussian(size: int, std: float, gaussian: GaussianNoise) -> Tensor
     draws = gaussian((count,), std).to(torch.float64)
     if draws.shape != (count,):
         raise InvalidInput(
-            f"gaussian must return the shape it is asked for, ({count},); got {tuple(draws.shape)}."
+            f"gaussian must return numbers of the requested shape ({count},); got {tuple(draws.shape)}."
         )
     upper = torch.zeros(size, size, dtype=torch.float64, device=draws.device)
     rows, columns = torch.triu_indices(size, size, device=draws.device)

@@ -44,8 +44,8 @@ def check_model(model: nn.Module) -> None:
     for name, parameter in model.named_parameters():
         if _is_of_torch_distributed(parameter, "DTensor"):
             raise UnsupportedModel(
-                f"parameter {name!r} is a DTensor: each process holds a part of it, but norms need whole "
-                f"gradients. {_SHARDED}"
+                f"parameter {name!r} is a DTensor: each process has only a part of it, but clipping needs "
+                f"whole gradients. {_SHARDED}"
             )
         if parameter.requires_grad:
             _check_parameter(name, parameter)
