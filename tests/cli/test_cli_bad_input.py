@@ -128,7 +128,7 @@ SETTINGS = [
     ("epsilon = 3.0", 'epsilon = 3.0\nsampling = "shuffled"', 1, "Use Poisson sampling"),
     ("steps = 40", "steps = 40\nphysical_batch_size = 0", 2, "greater than or equal to 1"),
     ("steps = 40", 'steps = 40\nphysical_batch_size = "all"', 2, "input should be 'auto'"),
-    ("steps = 40", "steps = 40\nviews = 2", 2, "needs images"),
+    ("steps = 40", "steps = 40\nviews = 2", 2, "is only for images"),
     ("steps = 40", "steps = 40\nema_decay = 1.0", 2, "[training] ema_decay = 1.0: input should be less"),
     ("steps = 40", "steps = 40\n[run]\nrows = 0", 2, "[run] rows = 0"),
     ("steps = 40", "steps = 40\n[run]\ncheckpoint_every = 0", 2, "[run] checkpoint_every = 0"),
@@ -169,7 +169,7 @@ def test_columns_are_checked_before_the_table_is_looked_for(shell: Shell) -> Non
 
 FACTORY_CASES = [
     ("batch_norm", 1, "make_private_ready"),
-    ("five_outputs", 2, "records into shape (2, 2), for 2 classes to be predicted; got shape (2, 5)"),
+    ("five_outputs", 2, "shape (2, 2) for 2 records, for 2 classes to be predicted; got shape (2, 5)"),
     ("a_tuple", 2, "got tuple"),
     ("wrong_input", 2, "does not work on records of shape (4,)"),
     ("nonsense", 2, "must return a torch module; it returned str 'a model'"),

@@ -404,7 +404,11 @@ WRONG: dict[str, tuple[tuple[str, ...], int, str]] = {
     ),
     "bounds of a category": (("visits.csv", "--bounds", "sex=0:1"), 2, "is of kind category"),
     "values of a number": (("visits.csv", "--values", "age=1,2"), 2, "is of kind integer"),
-    "a format of a number": (("visits.csv", "--format", "age=%Y"), 2, "only a date or datetime has one"),
+    "a format of a number": (
+        ("visits.csv", "--format", "age=%Y"),
+        2,
+        "only a date or datetime can have a format",
+    ),
     "bounds the wrong way": (("visits.csv", "--bounds", "age=120:0"), 2, "lower must be below upper"),
     "one bound": (("visits.csv", "--bounds", "age=120"), 2, "must be LOWER:UPPER, such as 0:120"),
     "bounds from the data": (("visits.csv", "--bounds", "age=min:max"), 2, "lower must be a number"),
@@ -413,12 +417,12 @@ WRONG: dict[str, tuple[tuple[str, ...], int, str]] = {
     "bounds of a column that is left out": (
         ("visits.csv", "--bounds", "age=0:120", "--leave-out", "age"),
         2,
-        "--leave-out age excludes it",
+        "--leave-out age removes it",
     ),
     "bounds of the people": (
         ("visits.csv", "--bounds", "patient_id=0:9", "--user", "patient_id"),
         2,
-        "--user patient_id excludes it",
+        "--user patient_id removes it",
     ),
     "an integer with two meanings": (
         ("visits.csv", "--bounds", "age=0:120.000"),

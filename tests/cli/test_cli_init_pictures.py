@@ -102,4 +102,4 @@ def test_refusals_say_what_to_do(capsys: pytest.CaptureFixture[str], shell: Shel
         assert "x.txt" not in err  # a file's name may be a person's
     assert not list(Path().glob("*.toml"))
     assert run(["init", "scans"]) == 0
-    assert "overwrites no key" in shell.err("init", "scans", code=2)
+    assert "never overwritten" in shell.err("init", "scans", code=2)

@@ -162,7 +162,7 @@ def test_weights_must_be_those_of_the_architecture(tmp_path: Path) -> None:
     state.pop("features.0.0.weight")
     save_file({**state, "other": torch.zeros(1)}, path)
     with pytest.raises(
-        InvalidInput, match=r"1 of the 312 tensors .*features\.0\.0\.weight.*and 1 of the file's tensors"
+        InvalidInput, match=r"1 of the 312 tensors .*features\.0\.0\.weight.*Unknown: 1 tensors"
     ):
         load_pretrained(path, architecture="mobilenet_v2")
     with pytest.raises(InvalidInput, match="architecture is not known to Tacit"):

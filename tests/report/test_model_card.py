@@ -211,7 +211,7 @@ def test_what_the_publisher_states_is_said_to_be_stated_and_the_rest_is_named() 
     [
         ({"license": 2}, "license must be a text"),
         ({"licence": "mit"}, "'licence' is not a statement"),
-        ({"description": "a model of anonymous data"}, "anonymity"),
+        ({"description": "a model of anonymous data"}, "anonymous"),
         ({"published": "soon"}, "a day such as"),
     ],
 )
@@ -238,7 +238,7 @@ def test_planted_bug_a_card_that_the_hub_reads_otherwise_is_refused(monkeypatch:
             super().__init__(content.replace("steps: 5", "steps: 6"))
 
     monkeypatch.setattr(hub, "ModelCard", Other)
-    with pytest.raises(InvalidInput, match="misreads differential_privacy in the model card"):
+    with pytest.raises(InvalidInput, match="reads other values of differential_privacy from the model card"):
         model_card(statement().data, FACTS, EXACT)
 
 

@@ -209,7 +209,7 @@ def test_every_text_of_a_record_is_a_line_or_a_statement(certified: Data) -> Non
         ("data_source", "static", "must be one of Static, Dynamic"),
         ("published", "2026-13-01", "a day such as"),
         ("published", "20261130", "a day such as"),
-        ("intended_use", "to publish anonymous data", "anonymity"),
+        ("intended_use", "to publish anonymous data", "anonymous"),
         ("trial", "one", "'trial' is not a statement"),
         ("trials", " ", "must be a string"),
         ("trials", 3, "must be a string"),

@@ -42,7 +42,7 @@ RIGHT: list[Data] = [
     {"a": 3, "b": None, "d": None, "e": {}, "f": 1},
 ]
 WRONG: dict[str, tuple[Any, str]] = {
-    "another type": ([], r"the data: \[\] is not of type 'object'\. It must fit its schema"),
+    "another type": ([], r"the data: \[\] is not of type 'object'\. This does not fit the schema"),
     "missing": ({}, "the data: 'a' is a required property"),
     "too small": ({"a": 0}, "the data's a: 0 is less than the minimum of 1"),
     "no integer": ({"a": 1.0}, "the data's a: 1.0 is not of type 'integer'"),

@@ -564,7 +564,7 @@ BAD: dict[str, tuple[str, Any, str, str]] = {
         "chats", {"messages": turns(SECRET, "b", "c", "d")}, FORGETFUL, "writes the first",
     ),
     "texts without a prompt": (
-        "pairs of chats", {"chosen": SECRET, "rejected": ""}, PLAIN, "need .data. prompt",
+        "pairs of chats", {"chosen": SECRET, "rejected": ""}, PLAIN, "set .data. prompt",
     ),
     "a prompt before whole chats": (
         "pairs", {"prompt": SECRET, "chosen": turns("a", "b"), "rejected": turns("a", "c")}, PLAIN,

@@ -315,7 +315,7 @@ def test_an_address_without_a_password_is_not_refused_for_one(
         ([('target = "cost"', 'target = ["cost", "age"]')], "target = ['cost', 'age'] must be one column"),
         ([('target = "cost"', "")], "[data] target is missing"),
         ([("", "\n[training]\nstepz = 3")], "[training] stepz is not a setting; did you mean 'steps'?"),
-        ([("least-squares", "linear")], '[model] name = "least-squares" go together'),
+        ([("least-squares", "linear")], 'works only with [model] name = "least-squares"'),
         ([('database = "clinic.duckdb"\ntable', "table")], "[data] database works only with"),
         ([('table = "visits"\n', "")], "the table of the database is not named"),
         ([('"visits"', '"nothing"')], "has no table 'nothing'"),

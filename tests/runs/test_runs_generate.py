@@ -453,7 +453,7 @@ def test_texts_of_other_settings_are_not_continued(
 ) -> None:
     assert generate(runs, tmp_path / "out") == 0
     for options, words in {
-        ("--seed", "1"): "seed differ from",
+        ("--seed", "1"): "settings.json: seed",
         ("--count", "2"): "texts_for_each_prompt differ from",
         ("--prompts", str(runs / "prompts.txt")): "prompts_sha256, prompts differ from",
     }.items():

@@ -142,7 +142,7 @@ WRONG: dict[str, tuple[dict[str, str], type[Exception], str]] = {
     "a column that repeats": (
         {"data": SPLIT},
         PrivacyRefusal,
-        r'(?s)repeated values.*user = "patient".*unit = "row"',
+        r'(?s)repeat\..*user = "patient".*unit = "row"',
     ),
     "no such column": ({"data": USERS.replace('"patient"', '"nurse"') + SPLIT}, InvalidInput, "nurse"),
     "trained on": (

@@ -605,7 +605,7 @@ def npy(values: Any) -> str:
 
 
 WRONG_ARRAYS: dict[str, tuple[Callable[[], Any], str]] = {
-    "number of features": (lambda: np.zeros((3, 63)), "rows of 64 numbers"),
+    "number of features": (lambda: np.zeros((3, 63)), r"or \(n, 64\)"),
     "one record": (lambda: np.zeros((1, 8, 8))[0], "the model takes arrays of shape"),
     "other order of axes": (lambda: np.zeros((3, 8, 8, 1)), "the model takes arrays of shape"),
     "another scale": (lambda: np.full((3, 64), 16.0), r"192 of 192 values are outside \[0, 1\]"),
@@ -730,13 +730,13 @@ def test_the_description_goes_through_json_and_comes_back(table_folder: Path) ->
     [
         (lambda data: data.update(format=3, version="9.1"), "Tacit 9.1 in format 3.*reads format 2"),
         (lambda data: data.update(format=1, version="0.2.0"), "Tacit 0.2.0 in format 1"),
-        (lambda data: data.pop("labels"), "unreadable description"),
-        (lambda data: data.pop("format"), "unreadable description"),
-        (lambda data: data.pop("outputs"), "unreadable description"),
-        (lambda data: data.update(task="guess"), "unreadable description"),
-        (lambda data: data["model"].update(hidden="x"), "unreadable description"),
-        (lambda data: data["model"].update(extra=1), "unreadable description"),
-        (lambda data: data["preprocessing"].update(kind="magic"), "unreadable description"),
+        (lambda data: data.pop("labels"), "description of the model"),
+        (lambda data: data.pop("format"), "description of the model"),
+        (lambda data: data.pop("outputs"), "description of the model"),
+        (lambda data: data.update(task="guess"), "description of the model"),
+        (lambda data: data["model"].update(hidden="x"), "description of the model"),
+        (lambda data: data["model"].update(extra=1), "description of the model"),
+        (lambda data: data["preprocessing"].update(kind="magic"), "description of the model"),
         (
             lambda data: data["model"].update(hidden=[5]),
             r"other shapes: 1.weight \(4, 5\) instead of \(5, 5\)",

@@ -249,8 +249,8 @@ WITH_LORA = 'tune = "head"\n[lora]\nrank = 2\ntargets = ["c_attn"]'
         ({'text = "text"\n': ""}, r"Set \[data\] text to the text column"),
         ({'text = "text"': 'text = "label"'}, "(also )?be the target"),
         ({'huggingface = "{folder}/model"': OTHER_MODEL}, "needs a public model to read that column"),
-        ({"{tune}": WITH_LORA}, "uses it"),
-        ({"{tune}": WITH_LORA.replace("head", "full")}, "uses it"),
+        ({"{tune}": WITH_LORA}, "applies only to"),
+        ({"{tune}": WITH_LORA.replace("head", "full")}, "applies only to"),
         ({"[columns.label]": "sequence_length = 99\n[columns.label]"}, "at most 12"),
     ],
 )

@@ -318,7 +318,7 @@ def charges_fit(ledger: Ledger, the_plan: Plan) -> bool:
 
 def test_unit_and_adjacency_are_those_of_the_ledger() -> None:
     ledger = a_ledger(dataset="sites", unit="hospital")
-    with pytest.raises(PrivacyRefusal, match="unit is 'client', that of 'sites' is 'hospital'"):
+    with pytest.raises(PrivacyRefusal, match="unit is 'client', but that of data set 'sites' is 'hospital'"):
         StepCharges(ledger, "sites", plan())
 
 
@@ -424,7 +424,7 @@ def test_a_resumed_run_goes_on_with_its_charges(tmp_path: Path) -> None:
 
     rounds_of(again(), 3)
     assert charged(ledger) == (1, 0)
-    with pytest.raises(PrivacyRefusal, match="this session to no ledger"):
+    with pytest.raises(PrivacyRefusal, match="this session is charged to no ledger"):
         PrivateAggregation(the_plan, ZEROS, state=path)
     rounds_of(again(), 2)
     rounds_of(again(generator=saved_generator(path)), 1)

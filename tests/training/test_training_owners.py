@@ -399,7 +399,7 @@ def test_columns_that_name_a_unit_with_several_rows_are_refused(kind: str) -> No
             model, optimizer, data, plan, loss=lambda model, **parts: model(parts["x"]).square().sum(1)
         )
 
-    with pytest.raises(PrivacyRefusal, match="column 'patient_id' of the data has repeated values"):
+    with pytest.raises(PrivacyRefusal, match="column 'patient_id' of the data repeat"):
         begin("patient", columns)
     assert begin("visit", columns).steps_done == 0
     assert begin("patient", {"x": x, "patient_id": torch.arange(60)}).steps_done == 0

@@ -798,7 +798,7 @@ WRONG_RECORDS: dict[str, tuple[Callable[[], Any], str]] = {
         lambda: DataLoader(Items(list(X)), 4, sampler=WeightedRandomSampler([1.0] * N, N)),
         r"data=loader\.dataset.*Its WeightedRandomSampler is lost.*Weight the classes",
     ),
-    "a stream with a length": (Stream, r"dataset \(Stream\) has no length, or no items.*data=list\(dataset"),
+    "a stream with a length": (Stream, r"dataset \(Stream\) has no length, or no access.*data=list\(dataset"),
     "an empty item": (items(lambda i: {}), r"empty dict.*tensors of a record"),
     "a sparse array of SciPy": (lambda: sparse.csr_array(X), r"data of type csr_array"),
     "a sparse part of SciPy": (lambda: (sparse.csr_matrix(X), Y), r"part 0 is of type csr_matrix.*toarray"),
