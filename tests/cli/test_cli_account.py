@@ -176,7 +176,7 @@ BAD: list[tuple[list[str], int, str]] = [
     ([*NOISE, "--records", "0", "--batch-size", "1", *STEPS, *STATED], 2, "--records must be an integer"),
     ([*NOISE, "--records", "9", "--batch-size", "10", *STEPS, *STATED], 2, "got 10. Give a number from 1"),
     ([*FLAGS, *STATED, "--method", "pdl"], 2, "got 'pdl'"),
-    ([*FLAGS, *STATED, "--method", "pld,pld"], 2, "one or more different accountants"),
+    ([*FLAGS, *STATED, "--method", "pld,pld"], 2, "each named once"),
     ([*FLAGS, *STATED, "--method", "gaussian"], 1, "not PoissonSampled(sampling_rate=0.01"),
     ([*FLAGS, *STATED, "--figure", "cost.jpg"], 2, "Use cost.png"),
     ([*FLAGS, *STATED, "--event", "nothing.json"], 2, "cannot read the event in nothing.json: No such file"),
