@@ -73,7 +73,7 @@ def register(
 ) -> int:
     """Check a table against the policy of its data set; if it is clean, allow queries of it.
 
-    This is for the curator: the findings are confidential. Certificates list what was accepted.
+    This is for the data owner: the findings are confidential. Certificates list what was accepted.
     Register a changed table again; its budget stays the same.
 
     Exit codes: 0 registered, 1 some cells do not fit the policy, 2 bad usage or input.

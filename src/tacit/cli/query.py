@@ -63,7 +63,7 @@ def check_command(
 ) -> int:
     """Check a table against its policy: missing, unreadable or out-of-bounds cells.
 
-    This is for the curator: the output is confidential, although it shows no value. tacit ledger register
+    This is for the data owner: the output is confidential, although it shows no value. tacit ledger register
     makes the same check, and allows queries of a clean table.
 
     For a run file, it reports declared columns that do not fit the table: values in another case, bounds in

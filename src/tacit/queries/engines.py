@@ -57,7 +57,7 @@ class EngineFailure(TacitError):
     def __init__(self) -> None:
         super().__init__(
             "The engine could not compute the answer. The reason may depend on the data and is not shown; "
-            "the charge stays. The curator can run the statement on the data to see it."
+            "the charge stays. The data owner can run the statement on the data to see it."
         )
 
 

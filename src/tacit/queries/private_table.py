@@ -701,7 +701,7 @@ def _law(release: Release) -> str:
 # The order is always: check against the policy, price, reserve, count, add noise, settle, show.
 
 _UNREGISTERED = (
-    "this table is not registered as {dataset!r}. No query is priced or answered until the curator has "
+    "this table is not registered as {dataset!r}. No query is priced or answered until the data owner has "
     "checked its cells against the policy: `tacit ledger register LEDGER TABLE --dataset {dataset}`, or in "
     "Python tacit.queries.register_table(table, ledger=ledger, dataset={dataset!r})."
 )

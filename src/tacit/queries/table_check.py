@@ -39,7 +39,7 @@ from tacit.queries.statements import (
 # Without a verdict, the private table refuses every table with the same message, whatever it contains.
 
 CONFIDENTIAL = (
-    "Confidential: the following is about single records, without noise. Only the curator may see it, to "
+    "Confidential: the following is about single records, without noise. Only the data owner may see it, to "
     "correct them."
 )
 

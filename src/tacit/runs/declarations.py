@@ -33,7 +33,7 @@ _Problem: TypeAlias = tuple[str, Degree]
 
 _HEAD = (
     "Confidential: this report is computed from records without noise. It is only for the "
-    "curator.\nMismatches between the declared columns and the first {rows:,} rows of the table (tacit "
+    "data owner.\nMismatches between the declared columns and the first {rows:,} rows of the table (tacit "
     "check RUN.toml reads all of them):"
 )
 
