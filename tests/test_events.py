@@ -156,7 +156,11 @@ def test_only_events_nest(make: Any) -> None:
         ('{"event": ["Gaussian"]}', UnsupportedEvent, "unknown"),
         ('{"event": "Gaussian"}', InvalidInput, "noise_multiplier"),
         ('{"event": "Gaussian", "noise_multiplier": 1, "sensitivity": 9}', InvalidInput, "exactly"),
-        ('{"event": "Compose", "of": {"event": "Gaussian", "noise_multiplier": 1}}', InvalidInput, "hold"),
+        (
+            '{"event": "Compose", "of": {"event": "Gaussian", "noise_multiplier": 1}}',
+            InvalidInput,
+            "not iterable",
+        ),
         ('{"event": "Compose", "of": [{"kind": "FlatClipping"}]}', InvalidInput, "with the key 'event'"),
         ('{"event": "Repeat", "count": 2, "of": {"event": "Magic"}}', UnsupportedEvent, "Magic"),
     ],

@@ -152,6 +152,7 @@ def test_one_budget_from_the_first_line_to_the_last(tmp_path: Path) -> None:
     assert 2.0 < ledger.status("patients").spent_epsilon <= 4.0
 
 
+@pytest.mark.thorough(instead="test_a_table_leads_to_predictions_and_leaves_what_is_listed")
 def test_a_survival_study_leads_to_a_certificate(tmp_path: Path) -> None:
     printed = follow("survival-study", tmp_path)
     assert "Log-rank test of the two groups" in printed

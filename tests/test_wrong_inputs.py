@@ -109,7 +109,7 @@ DATA: dict[str, tuple[Callable[[], Any], str]] = {
     "items that cannot be read": (lambda: Items(unreadable), "Remove unreadable records"),
     "items of three": (
         lambda: Items(lambda i: (torch.full((D,), CELL), 0, 0)),
-        "such as def loss(model, x, y, z)",
+        "Define it as def loss(model, x, y, z)",
     ),
     "labels too large": (lambda: labels(LABEL), "Declare as many classes"),
     "labels below 0": (lambda: labels(-LABEL), "Declare as many classes"),

@@ -258,5 +258,5 @@ def test_groups_of_shadows_are_whole_pairs_and_each_is_in_one() -> None:
 def test_shadows_that_score_other_records_are_refused() -> None:
     one, other = Scores([1.0, 2.0], [0.0, 1.0]), Scores([1.0], [0.0])
     for without in ([one], [one, other]):
-        with pytest.raises(InvalidInput, match="scores of the same records"):
+        with pytest.raises(InvalidInput, match="Scores of the same records"):
             shadow_reach(without, Scores.auc, confidence=0.95, rng=np.random.default_rng(0))

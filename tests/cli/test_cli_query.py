@@ -188,7 +188,7 @@ def test_a_statement_comes_from_a_file_or_the_standard_input(
     [
         (["--epsilon", "1.5", COUNT], 1, "fits up to epsilon 1"),
         (["--epsilon", "0.5", "SELECT sum(aeg) FROM visits"], 2, "did you mean 'age'?"),
-        (["--epsilon", "0.5", f"{COUNT} WHERE patient = 'p1'"], 1, "about one patient"),
+        (["--epsilon", "0.5", f"{COUNT} WHERE patient = 'p1'"], 1, "a single patient"),
         (["--epsilon", "0.5", "SELECT count(*) FROM vists"], 2, "the table is called 'visits'"),
         ([COUNT], 2, "epsilon"),
         (["--epsilon", "0", COUNT], 2, "epsilon"),

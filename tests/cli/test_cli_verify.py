@@ -415,10 +415,18 @@ UNREADABLE: dict[str, tuple[str, object, str]] = {
     "negative epsilon": ("guarantee.epsilon", -1.0, "must be at least 0"),
     "delta of one": ("guarantee.delta", 1.0, "in (0, 1)"),
     "adjacency": ("guarantee.adjacency", "near", "adjacency must be one of"),
-    "group": ("guarantee.groups", {"two": 3.0}, "group figure for 'two'"),
+    "group": ("guarantee.groups", {"two": 3.0}, "for a group of 'two' cannot be read"),
     "unknown event": ("event.of.event", "Magic", "unknown event 'Magic'"),
-    "event without noise": ("event.of.noise_multiplier", 0.0, "event cannot be read"),
-    "event with a word": ("event.count", "many", "event cannot be read"),
+    "event without noise": (
+        "event.of.noise_multiplier",
+        0.0,
+        "which describes the mechanism, cannot be read",
+    ),
+    "event with a word": (
+        "event.count",
+        "many",
+        "which describes the mechanism, cannot be read",
+    ),
 }
 
 

@@ -406,8 +406,8 @@ def test_a_fit_that_does_not_fit_touches_nothing(
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"ledger": "budget.db"}, "go together"),
-        ({"dataset": "rows"}, "go together"),
+        ({"ledger": "budget.db"}, "give both ledger and dataset"),
+        ({"dataset": "rows"}, "give both ledger and dataset"),
         ({"ledger": "nowhere.db", "dataset": "rows"}, "nowhere.db"),
     ],
     ids=["no-dataset", "no-ledger", "nowhere"],

@@ -141,7 +141,7 @@ def test_a_ledger_of_another_version_is_not_touched(
     with closing(sqlite3.connect(tmp_path / "ledger.db")) as database, database:
         database.execute(f"UPDATE ledger SET version={version}")
     before = (tmp_path / "ledger.db").read_bytes()
-    with pytest.raises(InvalidInput, match=rf"written by Tacit {writer} \(format") as caught:
+    with pytest.raises(InvalidInput, match=rf"of Tacit {writer}; this Tacit reads only format") as caught:
         Ledger.open(tmp_path / "ledger.db")
     assert caught.value.exit_code == 2
     assert (tmp_path / "ledger.db").read_bytes() == before

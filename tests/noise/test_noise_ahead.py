@@ -65,7 +65,7 @@ def test_it_is_handed_out_once() -> None:
         ahead.take("weight")
     ahead.start(step=0, std=1.0)
     ahead.take("weight")
-    with pytest.raises(InvalidInput, match="the noise of 'weight' was used already"):
+    with pytest.raises(InvalidInput, match="the noise of 'weight' was already used"):
         ahead.take("weight")
     with pytest.raises(InvalidInput, match="bias"):
         ahead.take("bias")

@@ -115,9 +115,7 @@ def test_a_full_disk_is_named_with_what_is_missing(
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     monkeypatch.setattr(of_models, "write_atomically", full)
-    with pytest.raises(
-        InvalidInput, match=r"features of 1,200 records .* 0\.0 MB.*run the same command again"
-    ):
+    with pytest.raises(InvalidInput, match=r"1,200 more records need 0\.0 MB.*run the same command again"):
         FeatureCache(model, tmp_path / "a")(inputs)
 
 

@@ -38,7 +38,7 @@ def test_features_of_a_record_are_its_own(encoder: Callable[[Tensor], Tensor], s
     [
         (lambda x: x.sum(1), r"must return features \(n, d\)"),
         (lambda x: x[:1], r"must return features \(n, d\)"),
-        (lambda x: [x], "it returned list"),
+        (lambda x: [x], "returned list"),
         (lambda x: x.long(), r"finite floats; it returned torch\.int64"),
         (lambda x: x / 0, "NaN or infinity"),
     ],

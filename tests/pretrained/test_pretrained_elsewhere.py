@@ -29,6 +29,7 @@ def loaded(name: str, folder: Path) -> tuple[Pretrained, Tensor]:
     return model, torch.rand((5, 3, 9, 11), generator=torch.Generator().manual_seed(3))
 
 
+@pytest.mark.thorough(cases=1)
 @pytest.mark.parametrize("name", WRITERS)
 def test_models_are_exported_with_a_free_batch(name: str, tmp_path: Path) -> None:
     model, records = loaded(name, tmp_path / name)

@@ -122,6 +122,7 @@ BOTH = pytest.mark.parametrize("target", ["cost", "grade"])
 UNITS = pytest.mark.parametrize("person", [False, True])
 
 
+@pytest.mark.thorough(cases=2)
 @pytest.mark.parametrize(
     ("target", "person", "inputs"),
     [("cost", False, HALF), ("grade", True, HALF), ("grade", False, OTHERS), ("cost", True, OTHERS)],
@@ -159,6 +160,7 @@ def check_bound(rows: Sequence[Row], *, target: str, person: bool) -> None:
             assert int(((more - fewer) ** 2).sum()) <= RADIUS**4, f"{unit} moves the sums too far"
 
 
+@pytest.mark.thorough(cases=2)
 @BOTH
 @UNITS
 @settings(max_examples=6, deadline=None, suppress_health_check=list(HealthCheck))

@@ -57,6 +57,7 @@ def fill(url: str, rows: list[Row]) -> None:
                 copy.write_row(row)
 
 
+@pytest.mark.thorough(cases=1)
 @pytest.mark.untraced
 @pytest.mark.parametrize(("target", "person"), [("cost", True), ("grade", False), ("grade", True)])
 @settings(max_examples=4, deadline=None, suppress_health_check=list(HealthCheck))

@@ -331,7 +331,7 @@ UNIT: dict[str, Query] = {
 def test_the_unit_column_is_never_asked_about(name: str, declared: bool) -> None:
     columns = COLUMNS | ({"pid": Column(kind="category")} if declared else {})
     table = table_of(PureBudget(1.0), unit_column="pid", rows_per_unit=2, columns=columns)
-    with pytest.raises(PrivacyRefusal, match="one visit"):
+    with pytest.raises(PrivacyRefusal, match="single visit"):
         table.ask(UNIT[name], epsilon=0.5)
     answer = table.ask(Query((CountUnits(), Count())), epsilon=1.0)
     assert abs(answer.value("units") - 150) < 60

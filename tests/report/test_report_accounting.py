@@ -67,7 +67,7 @@ def test_refusals_are_raised_or_quoted_but_never_lost() -> None:
     assert math.isnan(refused.upper)
     assert pricing.best.method == "moments"
     assert pricing.to_data()["methods"][0] == {"method": "gaussian", "refused": refused.refusal}
-    with pytest.raises(UnsupportedEvent, match="none of gaussian has a bound"):
+    with pytest.raises(UnsupportedEvent, match="none of the accountants gaussian can bound"):
         price_event(sampled, adjacency="add-remove", delta=1e-5, methods=["gaussian"], skip_refusals=True)
 
 

@@ -234,7 +234,7 @@ def test_what_cannot_be_attacked_is_refused(mine: Path, harm: str, words: str) -
 def test_bad_questions_are_refused(mine: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert tacit(["attack", str(mine / "nowhere")]) == 2
     assert tacit(["attack", str(mine), "--shadows", "5"]) == 2
-    assert "even number" in capsys.readouterr().err
+    assert "even and at least 4" in capsys.readouterr().err
     assert tacit(["attack", str(mine), "--shadows", "8", "--rate", "0.001"]) == 2
     assert "5000 non-members" in " ".join(capsys.readouterr().err.split())
 

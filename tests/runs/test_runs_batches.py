@@ -356,8 +356,8 @@ WITHOUT_CORPUS = {
 }
 BY_USER = {'"split"': '"first"\nuser = "who"', '"sequence"': '"user"'}
 REFUSED: dict[str, tuple[dict[str, str], type[Exception], str]] = {
-    "slots": (SLOTS, InvalidInput, r"does not support \[audit\] slots"),
-    "canaries": (CANARIES, InvalidInput, r"does not support \[canaries\]"),
+    "slots": (SLOTS, InvalidInput, r"cannot add the canaries of \[audit\] slots"),
+    "canaries": (CANARIES, InvalidInput, r"cannot add the canaries of \[canaries\]"),
     "no corpus": (WITHOUT_CORPUS, InvalidInput, r"needs a Parquet corpus\. Set \[data\] parquet"),
     "too many records": (
         {"records = 120": "records = 30"} | TRUNCATED,
@@ -445,7 +445,7 @@ def test_nothing_is_planted_by_a_run_on_batches(change: dict[str, str], name: st
     path, out = configured(tmp_path), tmp_path / "out"
     written(path, out)
     path.write_text(changed(path.read_text(), change))
-    with pytest.raises(InvalidInput, match=f"does not support .*{name}"):
+    with pytest.raises(InvalidInput, match=f"cannot add the canaries of .*{name}"):
         prepare(path, out=tmp_path / "run", batches=out)
 
 

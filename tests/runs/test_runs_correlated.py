@@ -81,7 +81,7 @@ def test_a_run_ends_and_its_statement_says_it(
         (BANDED.replace('"banded"', '"tree"'), "144", InvalidInput, r"bands.*go together"),
         (BANDED.replace("report_loss = false\n", ""), "144", InvalidInput, "report_loss = false"),
         (BANDED, '"full"', InvalidInput, "batch_size to at most 144, one part"),
-        (BANDED, "300", InvalidInput, "`sampling` draws 143.7"),
+        (BANDED, "300", InvalidInput, "sampling draws 143.7"),
         (BANDED.replace("bands = 4", "bands = 11"), "50", InvalidInput, "one entry per step of the cycle"),
         (BANDED.replace("banded", "inverse"), "50", PrivacyRefusal, "only with banded noise"),
         ('correlation = "tree"\nreport_loss = false\n', "144", PrivacyRefusal, "in which steps a record"),

@@ -454,11 +454,13 @@ def test_texts_of_other_settings_are_not_continued(
     assert generate(runs, tmp_path / "out") == 0
     for options, words in {
         ("--seed", "1"): "settings.json: seed",
-        ("--count", "2"): "texts_for_each_prompt differ from",
-        ("--prompts", str(runs / "prompts.txt")): "prompts_sha256, prompts differ from",
+        ("--count", "2"): "settings.json: texts_for_each_prompt. Use the same",
+        ("--prompts", str(runs / "prompts.txt")): "settings.json: prompts_sha256, prompts. Use the same",
     }.items():
         assert words in refused(runs / "whole", tmp_path / "out", capsys, *options)
-    assert "run, weights_sha256 differ from" in refused(runs / "lora", tmp_path / "out", capsys)
+    assert "settings.json: run, weights_sha256. Use the same" in refused(
+        runs / "lora", tmp_path / "out", capsys
+    )
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "diary.txt").write_text("mine")
     assert "it contains diary.txt" in refused(runs / "whole", tmp_path / "mine", capsys)

@@ -62,6 +62,7 @@ def write(path: Path, rows: Sequence[Sequence[str]], header: Sequence[str], sepa
         csv.writer(file, delimiter=separator).writerows([header, *rows])
 
 
+@pytest.mark.thorough(cases=1)
 @pytest.mark.parametrize("form", ["commas", "semicolons"])
 @pytest.mark.parametrize("count", [600, 20_000])
 def test_a_table_becomes_a_model_that_predicts(

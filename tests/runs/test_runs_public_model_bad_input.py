@@ -138,7 +138,7 @@ def test_a_program_that_mixes_records_is_refused(tmp_path: Path, mixes: bool) ->
         assert prepare(tmp_path / "run.toml", out=tmp_path / "run").data.train.inputs.shape[1] == 3
         return
     with pytest.raises(
-        UnsupportedModel, match=r'^\[model\] encoder = ".*": the encoder gives a record different'
+        UnsupportedModel, match=r'^\[model\] encoder = ".*": the encoder.s features of a record depend'
     ):
         prepare(tmp_path / "run.toml", out=tmp_path / "run")
     assert not (tmp_path / "run" / "private" / "features").exists()

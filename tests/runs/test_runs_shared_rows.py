@@ -165,7 +165,7 @@ def test_documents_of_several_people(kind: str, tmp_path: Path, mail: list[tuple
     train, test = people_of(first)
     assert not train & test
     assert set(first.owners or ()) == {pair for pair in mail if {*pair} <= train}
-    with pytest.raises(InvalidInput, match="some records for training are of several users"):
+    with pytest.raises(InvalidInput, match="some records for training belong to several users"):
         loaded(path, "who", several=False)
 
 

@@ -108,9 +108,9 @@ def test_it_needs_less_noise_than_poisson_sampling(
         (
             {"steps": 13},
             InvalidInput,
-            "steps 13 ends within an epoch.* has 3 .* Take 12 or 15",
+            "steps: 13 is not a whole number of epochs of 3 steps.* Take 12 or 15",
         ),
-        ({"steps": None, "epochs": 2.5}, InvalidInput, "steps 8 .* Take 6 or 9 steps, or whole epochs"),
+        ({"steps": None, "epochs": 2.5}, InvalidInput, "steps: 8 .* Take 6 or 9 steps, or whole epochs"),
         ({"adjacency": "replace-one"}, PrivacyRefusal, "Use Poisson sampling"),
         ({"rows_per_user": 2}, PrivacyRefusal, "Sample people"),
         ({"correlation": Banded((1.0, 0.5))}, PrivacyRefusal, "sampling=CyclicPoissonSampling"),
@@ -263,7 +263,9 @@ def test_a_run_file_names_the_sampler() -> None:
     assert made.epsilon <= 3.0
     by_steps = FILE.replace("epochs = 4", "steps = 40")
     assert make_plan(parse_config(by_steps, "run.toml")) == made
-    with pytest.raises(InvalidInput, match=r"^\[training\] steps 45 ends.* Take 40 or 50 steps"):
+    with pytest.raises(
+        InvalidInput, match=r"^\[training\] steps: 45 is not a whole number.* Take 40 or 50 steps"
+    ):
         make_plan(parse_config(by_steps.replace("= 40", "= 45"), "run.toml"))
 
 

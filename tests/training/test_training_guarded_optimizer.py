@@ -41,7 +41,7 @@ def test_nothing_else_steps_while_it_lives() -> None:
     net.weight.grad = torch.ones(2, 3)
     with pytest.raises(PrivacyRefusal, match="outside the session"):
         optimizer.step()
-    with pytest.raises(PrivacyRefusal, match="not private are on weight"):
+    with pytest.raises(PrivacyRefusal, match="gradients without noise on weight"):
         guarded.check_no_gradients()
     assert torch.equal(net.weight, before)
     del guarded

@@ -311,14 +311,14 @@ def test_a_statement_that_claims_more_steps_than_were_charged_contradicts_itself
 @pytest.mark.parametrize(
     ("plan_changes", "policy_changes", "words"),
     [
-        ({"unit": "visit"}, {}, "'visit', that of 'visits' is 'patient'"),
+        ({"unit": "visit"}, {}, "'visit', but that of data set 'visits' is 'patient'"),
         ({"adjacency": "zero-out"}, {}, "adjacency is zero-out"),
         ({}, {"unit_column": "patient_id", "rows_per_unit": 3}, "one_record_per_unit"),
         ({}, {"largest_table": 50}, "at most 50"),
         (
             {"adjacency": "replace-one"},
             {"adjacency": "replace-one", "public_records": 59},
-            "60 records, but 'visits' at most 59",
+            "60 records, but the policy of 'visits' allows at most 59",
         ),
     ],
     ids=["unit", "adjacency", "column", "table", "records"],

@@ -429,6 +429,7 @@ def test_the_largest_size_that_fits(most: int, size: int) -> None:
     assert run._run.physical._sizes == {0: size}
 
 
+@pytest.mark.thorough(cases=3)
 @pytest.mark.usefixtures("on_a_device")
 @pytest.mark.parametrize("kind", KINDS)
 def test_looking_for_the_size_leaves_nothing(kind: str) -> None:

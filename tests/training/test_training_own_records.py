@@ -149,7 +149,7 @@ REFUSED = {
     "structure": ("InvalidInput", "process 0 in their structure: {'x': 0, 'label': 1}, not {'x'", "second"),
     "tensors": ("InvalidInput", "process 0 in their tensors: (4,) torch.float64; ", "second"),
     "people": ("PrivacyRefusal", "the same person has rows at two processes", "both"),
-    "not own": ("InvalidInput", "process 1 has own_records=False, but process 0 True", "second"),
+    "not own": ("InvalidInput", "process 1 has own_records=False, but process 0 has True", "second"),
     "plan": ("PrivacyRefusal", "differs from process 0 in: the plan (clipping was", "second"),
     "loss": ("PrivacyRefusal", "differs from process 0 in: the loss", "second"),
     "dated": ("InvalidInput", "own_records cannot be used with records with dates", "both"),

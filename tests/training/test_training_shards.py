@@ -234,7 +234,7 @@ REFUSED = {
     "hybrid": "UnsupportedModel: parameter '0.weight' is a DTensor .* hybrid sharding",
     "columns": "UnsupportedModel: parameter '2.weight' is a DTensor .* shard_placement_fn",
     "ignored": "UnsupportedModel: trained parameter '0.bias' is not sharded",
-    "alone": "UnsupportedModel: parameter '0.weight' .* the session has 1 ranks",
+    "alone": "UnsupportedModel: parameter '0.weight' .* in the session this is rank 0 of 1",
     "twice": "UnsupportedModel: fully_shard cannot prepare the model: .* share",
     "ema": "InvalidInput: ema_decay does not support a model sharded",
     "audit": "InvalidInput: audit does not support a model sharded",

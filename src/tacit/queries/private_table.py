@@ -413,7 +413,7 @@ class Answer:
     ward  count
     east  12 (8 to 16)
     Each interval contains the answer without noise in 95 % of all answers.
-    Cost: epsilon 0.5. Left: epsilon 0.5.
+    Cost: epsilon 0.500. Left: epsilon 0.500.
     """
 
     by: tuple[str, ...]
