@@ -124,7 +124,7 @@ def one_step() -> Iterator[str]:
     yield chart(
         "step",
         f"A private step of Tacit takes {ours} times as long as a plain PyTorch step on five models, and "
-        f"{ours_of_others} times on twelve models of transformers, peft and torch. The fastest of Opacus, "
+        f"{ours_of_others} times on sixteen models of transformers, peft and torch. The fastest of Opacus, "
         f"Opake and torch.func at its best takes {theirs} and {theirs_of_others} times as long as Tacit. "
         f"{_where('step', 'step_library', 'step_common')} "
         "With memory and first steps: [five models](results/step.md), "
@@ -152,9 +152,9 @@ def _range(values: Sequence[float]) -> str:
 
 def _where(*names: str) -> str:
     files = [measured(name) for name in names]
-    (day,) = {data["date"] for data in files}
+    days = sorted({data["date"] for data in files})
     machines = dict.fromkeys(data["machine"]["processor"] for data in files)
-    return f"Measured on {day} on two cores of {' and of '.join(machines)}."
+    return f"Measured on {' and '.join(days)} on two cores of {' and of '.join(machines)}."
 
 
 def accountants() -> Iterator[str]:
@@ -246,7 +246,7 @@ ALT = {
     "papers": "Test errors on MNIST and CIFAR-10 by ε: Tacit and published results",
     "tables": "Scores of four methods on twenty tables at ε = 1",
     "public-models": "Test accuracies of private heads on public models by ε, and without privacy",
-    "step": "Time of a private step of four libraries, over a plain step, on seventeen models",
+    "step": "Time of a private step of four libraries, over a plain step, on 21 models",
     "accountants": "Time of an answer of eight accountants on three tasks",
 }
 NAMES = {"mnist": "MNIST", "cifar10": "CIFAR-10"}

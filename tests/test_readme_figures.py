@@ -42,9 +42,12 @@ def spelt(iso: str) -> str:
 
 
 def date() -> tuple[str]:
-    """The date of both measurements on a CPU."""
-    (day,) = {results(BENCHMARKS, name)["date"] for name in ("step", *OTHER_MODELS)}
-    return (spelt(day),)
+    """The days of the measurements on a CPU, one or two of a month."""
+    first, *later = sorted({results(BENCHMARKS, name)["date"] for name in ("step", *OTHER_MODELS)})
+    if not later:
+        return (spelt(first),)
+    (last,) = later
+    return (f"{datetime.date.fromisoformat(first).day} and {spelt(last)}",)
 
 
 def ends(values: Iterable[float]) -> tuple[str, str]:
@@ -104,7 +107,7 @@ def tables() -> tuple[str, ...]:
 FIGURES: dict[str, Callable[[], tuple[str, ...]]] = {
     "On {} random combinations of": mechanisms,
     "{} to {} times as long as a plain PyTorch step on five": partial(ours, "step"),
-    "{} to {} times on [twelve": partial(ours, *OTHER_MODELS),
+    "{} to {} times on [sixteen": partial(ours, *OTHER_MODELS),
     "takes {} to {} times as long as Tacit": peers,
     "({}).": date,
     "On an {} GPU ({}, version {}), a private step takes {} times as long as a plain one for GPT-2 small, "

@@ -176,6 +176,7 @@ def test_command_prints_json_and_leaves_files(tmp_path: Path, capsys: pytest.Cap
 
 
 def test_results_page_is_what_the_json_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(ROOT / "docs"))
     monkeypatch.setattr(sys, "argv", ["build.py", "--check"])
     with pytest.raises(SystemExit) as done:
         runpy.run_path(str(ROOT / "docs" / "build.py"), run_name="__main__")
