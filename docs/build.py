@@ -12,6 +12,8 @@ from typing import Any
 import appendix
 from appendix import OURS, PUBLISHED, ROOT, TITLES, load, measured, trained
 
+from tacit.rounding import counted
+
 PAGE = ROOT / "docs" / "results.md"
 FOLDER = ROOT / "docs" / "results"
 WORKLOADS = ("step", "step_library")
@@ -153,8 +155,11 @@ def _range(values: Sequence[float]) -> str:
 def _where(*names: str) -> str:
     files = [measured(name) for name in names]
     days = sorted({data["date"] for data in files})
-    machines = dict.fromkeys(data["machine"]["processor"] for data in files)
-    return f"Measured on {' and '.join(days)} on two cores of {' and of '.join(machines)}."
+    machines = dict.fromkeys(
+        f"{data['machine']['processor']} with {counted(data['machine']['torch_threads'], 'thread')}"
+        for data in files
+    )
+    return f"Measured on {' and '.join(days)} on {' and on '.join(machines)}."
 
 
 def accountants() -> Iterator[str]:
