@@ -70,8 +70,7 @@ class TacitError(Exception):
     """
 
     exit_code: ClassVar[int] = 2
-    spelling: Spelling | None = None
-    """The function that spells arguments in the message; None for Python's form, ``name=value``."""
+    spelling: Spelling | None = None  # None writes arguments as Python does, name=value
 
     def __init__(
         self,

@@ -66,10 +66,8 @@ class AuditResult:
     noise_at_most: float | None = None
     claimed_eps: float | None = None
     claim_rejected: bool | None = None
+    # In an audit of two tests, claim_rejected is the verdict of both, and errs with probability AUDIT_LEVEL.
     suspected: bool | None = None
-    """Whether the first stage of an audit in two stages rejected the claim, at ``confidence``.  In such an
-    audit, ``claim_rejected`` is the verdict of both stages, and the probability that any test of the audit
-    errs is at most :data:`AUDIT_LEVEL`."""
 
     def sentence(self) -> str:
         """Return the verdict on the claim, if there is one, and the lower bound, in sentences.

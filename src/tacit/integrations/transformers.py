@@ -334,8 +334,8 @@ class PrivateTrainer(Trainer):  # type: ignore[misc]  # transformers is not read
         data_collator: as in the Trainer, but in training it gets one record at a time and must pad every
             record to the same length. For TRL's collators, set ``pad_to_multiple_of`` to the largest length.
         eval_dataset: held-out records, or a dict from names to several such datasets.
-        processing_class, compute_metrics, preprocess_logits_for_metrics, callbacks, optimizers,
-            optimizer_cls_and_kwargs: as in the Trainer.
+        processing_class, compute_metrics, preprocess_logits_for_metrics: as in the Trainer.
+        callbacks, optimizers, optimizer_cls_and_kwargs: as in the Trainer.
         engine, physical_batch_size, memory, audit, charges, generator: as in
             :class:`tacit.training.PrivateSession`.
         compute_loss_func, model_init: not allowed.
