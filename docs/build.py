@@ -123,12 +123,14 @@ def one_step() -> Iterator[str]:
     yield "## One training step\n"
     ours, theirs = speeds("step")
     ours_of_others, theirs_of_others = speeds("step_library", "step_common")
+    jobs = _range([row["jobs"][0]["ratio"] for row in measured("jobs")["rows"]])
     yield chart(
         "step",
         f"A private step of Tacit takes {ours} times as long as a plain PyTorch step on five models, and "
         f"{ours_of_others} times on sixteen models of transformers, peft and torch. The fastest of Opacus, "
         f"Opake and torch.func at its best takes {theirs} and {theirs_of_others} times as long as Tacit. "
         f"{_where('step', 'step_library', 'step_common')} "
+        f"[Whole jobs](results/jobs.md) of 100 steps take {jobs} times as long as plain ones. "
         "With memory and first steps: [five models](results/step.md), "
         "[transformers](results/step-library.md), [recurrent and convolutional models]"
         "(results/step-common.md).",
