@@ -154,9 +154,6 @@ def main() -> int:
         if (before["machine"], before["versions"]) != (machine(), versions(*PEERS)):
             parser.error(f"{path} is of another machine or other versions; measure again without --go-on")
         found = {kind: before[kind] for kind in found}
-        done = {row["workload"] for row in found["timings"]}
-    else:
-        done = set()
 
     setting = {
         "suite": given.suite, "device": device, "rounds": given.rounds, "tiny": given.tiny,
@@ -166,7 +163,7 @@ def main() -> int:
     head = {"setting": setting, "native_kernels": kernels, "seed": 0, "skipped": skipped}
 
     for workload in given.workload or SUITES[given.suite]:
-        if workload in done:
+        if any(row["workload"] == workload for row in found["timings"]):
             continue
         console.print(f"{workload}: time")
         rows = timings(workload, engines, options)

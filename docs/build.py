@@ -16,7 +16,7 @@ from tacit.rounding import counted
 
 PAGE = ROOT / "docs" / "results.md"
 FOLDER = ROOT / "docs" / "results"
-WORKLOADS = ("step", "step_library")
+OTHERS = ("step_library", "step_common")
 
 
 def main() -> int:
@@ -122,14 +122,15 @@ def public_models() -> Iterator[str]:
 def one_step() -> Iterator[str]:
     yield "## One training step\n"
     ours, theirs = speeds("step")
-    ours_of_others, theirs_of_others = speeds("step_library", "step_common")
+    ours_of_others, theirs_of_others = speeds(*OTHERS)
+    others = len({row["workload"] for name in OTHERS for row in measured(name)["timings"]})
     jobs = _range([row["jobs"][0]["ratio"] for row in measured("jobs")["rows"]])
     yield chart(
         "step",
         f"A private step of Tacit takes {ours} times as long as a plain PyTorch step on five models, and "
-        f"{ours_of_others} times on sixteen models of transformers, peft and torch. The fastest of Opacus, "
+        f"{ours_of_others} times on {others} models of transformers, peft and torch. The fastest of Opacus, "
         f"Opake and torch.func at its best takes {theirs} and {theirs_of_others} times as long as Tacit. "
-        f"{_where('step', 'step_library', 'step_common')} "
+        f"{_where('step', *OTHERS)} "
         f"[Whole jobs](results/jobs.md) of 100 steps take {jobs} times as long as plain ones. "
         "With memory and first steps: [five models](results/step.md), "
         "[transformers](results/step-library.md), [recurrent and convolutional models]"
@@ -253,7 +254,7 @@ ALT = {
     "papers": "Test errors on MNIST and CIFAR-10 by ε: Tacit and published results",
     "tables": "Scores of four methods on twenty tables at ε = 1",
     "public-models": "Test accuracies of private heads on public models by ε, and without privacy",
-    "step": "Time of a private step of four libraries, over a plain step, on 21 models",
+    "step": "Time of a private step of four libraries, over a plain step, by model",
     "accountants": "Time of an answer of eight accountants on three tasks",
 }
 NAMES = {"mnist": "MNIST", "cifar10": "CIFAR-10"}

@@ -159,7 +159,7 @@ def test_only_events_nest(make: Any) -> None:
         (
             '{"event": "Compose", "of": {"event": "Gaussian", "noise_multiplier": 1}}',
             InvalidInput,
-            "not iterable",
+            "event Compose cannot be made",
         ),
         ('{"event": "Compose", "of": [{"kind": "FlatClipping"}]}', InvalidInput, "with the key 'event'"),
         ('{"event": "Repeat", "count": 2, "of": {"event": "Magic"}}', UnsupportedEvent, "Magic"),

@@ -41,13 +41,10 @@ def spelt(iso: str) -> str:
     return f"{day.day} {day:%B %Y}"
 
 
-def date() -> tuple[str]:
-    """The days of the measurements on a CPU, one or two of a month."""
-    first, *later = sorted({results(BENCHMARKS, name)["date"] for name in ("step", *OTHER_MODELS)})
-    if not later:
-        return (spelt(first),)
-    (last,) = later
-    return (f"{datetime.date.fromisoformat(first).day} and {spelt(last)}",)
+def month() -> tuple[str]:
+    """The month of the measurements on a CPU."""
+    (found,) = {results(BENCHMARKS, name)["date"][:7] for name in ("step", *OTHER_MODELS)}
+    return (f"{datetime.date.fromisoformat(f'{found}-01'):%B %Y}",)
 
 
 def ends(values: Iterable[float]) -> tuple[str, str]:
@@ -58,6 +55,11 @@ def ends(values: Iterable[float]) -> tuple[str, str]:
 def ours(*names: str) -> tuple[str, str]:
     """The least and the largest ratio of Tacit's step to the plain step."""
     return ends(engines["Tacit"] for name in names for engines in timings(name).values())
+
+
+def others() -> tuple[str, str, str]:
+    """The same on models of other libraries, and the number of these models."""
+    return *ours(*OTHER_MODELS), str(sum(len(timings(name)) for name in OTHER_MODELS))
 
 
 def peers() -> tuple[str, str]:
@@ -107,9 +109,9 @@ def tables() -> tuple[str, ...]:
 FIGURES: dict[str, Callable[[], tuple[str, ...]]] = {
     "On {} random combinations of": mechanisms,
     "{} to {} times as long as a plain PyTorch step on five": partial(ours, "step"),
-    "{} to {} times on [sixteen": partial(ours, *OTHER_MODELS),
+    "{} to {} times on [{} common": others,
     "takes {} to {} times as long as Tacit": peers,
-    "({}).": date,
+    "({}).": month,
     "On an {} GPU ({}, version {}), a private step takes {} times as long as a plain one for GPT-2 small, "
     "{} times for ResNet-50, and up to {} times with": on_a_gpu,
     "MNIST reaches {} %": digits,

@@ -172,6 +172,8 @@ def test_the_command_leaves_json_from_which_the_page_is_drawn(
     data = measured("bench_step", *words.split(), "--workload", "GPT-2 small")
     assert {"machine", "versions", "seed", "date"} <= data.keys()
     assert [row["engine"] for row in data["timings"]] == ["plain PyTorch", "Tacit"]
+    again = measured("bench_step", *words.split(), "--workload", "GPT-2 small", "--go-on")
+    assert again["timings"] == data["timings"], "what the file has is not measured again"
     data["memory"] = [
         {"workload": "GPT-2 small", "engine": name, "working_set": size, "peak": 100 + size}
         for name, size in (("plain PyTorch", 50), ("Tacit", 60))

@@ -313,5 +313,5 @@ def test_a_ledger_and_a_status_show_themselves_in_a_line(tmp_path: Path) -> None
     ledger.open_dataset("visits", Policy(unit="row", adjacency="add-remove", budget=PureBudget(1.0)))
     ledger.reserve("visits", ApproximateDP(0.25), key="1", request={})
     assert repr(ledger) == f"Ledger({str(tmp_path / 'budget.db')!r}, uuid={ledger.uuid!r})"
-    shown = "DatasetStatus('visits': epsilon 0.250 at delta 0 spent, of epsilon 1 at delta 0; 1 charge)"
+    shown = "DatasetStatus('visits': epsilon 0.250 at delta 0 spent, of epsilon 1.00 at delta 0; 1 charge)"
     assert repr(ledger.status("visits")) == shown

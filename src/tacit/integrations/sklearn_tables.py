@@ -78,7 +78,7 @@ def _check(settings: PrivateEstimator, y: object, owners: object, given: Sequenc
     }
     if wrong := [name for name, is_set in unused.items() if is_set]:
         raise InvalidInput(
-            f"{wrong[0]} does not apply to a table, whose rows are read by columns and averaged over each "
+            f"{wrong[0]} does not apply to a table: fit reads it by columns, and averages the rows of each "
             f"owner. Remove {wrong[0]}."
         )
     if settings.columns is None:

@@ -463,7 +463,7 @@ class RenyiBudget(Budget):
 
     @cached_property
     def cap(self) -> Cost:
-        """The limits: for each order the largest divergence that implies (epsilon, delta)-DP.
+        """The limits: for each order, the largest divergence that implies (epsilon, share of delta)-DP.
 
         The last number is the limit on the delta of thresholds. All are integers in the scale of
         :meth:`price`.
@@ -491,7 +491,7 @@ class RenyiBudget(Budget):
     def epsilon_of(self, spent: Cost) -> tuple[float, float]:
         """Return a total cost as (epsilon, delta).
 
-        Epsilon is the smallest that follows from any one order, at the delta of its budget.
+        Each order implies an epsilon at its share of delta; the smallest counts.
         """
         totals = [min(part, ENDLESS) for part in spent[:-1]]
         epsilon = float(_epsilons(totals, self.orders, self._order_delta).min()) if any(spent[:-1]) else 0.0

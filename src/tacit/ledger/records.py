@@ -304,7 +304,7 @@ class DatasetStatus:
     >>> status.cap_epsilon, status.spent_epsilon, status.remaining_epsilon
     (1.0, 0.0, 1.0)
     >>> status
-    DatasetStatus('visits': epsilon 0 at delta 0 spent, of epsilon 1 at delta 0; 0 charges)
+    DatasetStatus('visits': epsilon 0 at delta 0 spent, of epsilon 1.00 at delta 0; 0 charges)
     """
 
     name: str
@@ -325,7 +325,7 @@ class DatasetStatus:
 
     def __repr__(self) -> str:
         spent = f"epsilon {shown_epsilon(self.spent_epsilon)} at delta {self.spent_delta:g}"
-        cap = f"epsilon {self.cap_epsilon:g} at delta {self.cap_delta:g}"
+        cap = f"epsilon {shown_epsilon(self.cap_epsilon)} at delta {self.cap_delta:g}"
         count = sum(self.charges.values())
         charges = f"{count:,} {'charge' if count == 1 else 'charges'}"
         return f"DatasetStatus({self.name!r}: {spent} spent, of {cap}; {charges})"
