@@ -392,7 +392,7 @@ def _rows(features: Any, piece: Any, width: int | None) -> NDArray[np.float64]:
     if numbers is None:
         raise InvalidInput(
             f"features must return numbers (n, f); got {type(output).__name__}, whose values are no numbers "
-            "or with rows of several lengths. Return an array or tensor, such as last_hidden_state.mean(1)."
+            "or whose rows differ in length. Return an array or tensor, such as last_hidden_state.mean(1)."
         )
     rows = numbers
     if rows.ndim != 2 or len(rows) != len(piece) or rows.shape[1] < 2:
