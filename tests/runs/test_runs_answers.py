@@ -20,7 +20,7 @@ from transformers import AutoModelForCausalLM
 from tacit.cli.app import run as command
 from tacit.clipping.fast import FastEngine
 from tacit.clipping.rules import FlatClipping
-from tacit.columns.examples import proposed_fields
+from tacit.columns.examples import in_run_file, proposed_fields
 from tacit.datasets import Dataset
 from tacit.errors import InvalidInput, PrivacyRefusal
 from tacit.report.verdict import verdict
@@ -281,6 +281,42 @@ def test_prompts_and_answers_may_be_lists_of_messages(tmp_path: Path) -> None:
     )
 
 
+def shared_gpt(messages: list[dict[str, str]]) -> list[dict[str, str]]:
+    names = {"user": "human", "assistant": "gpt"}
+    return [{"from": names[turn["role"]], "value": turn["content"]} for turn in messages]
+
+
+def alpaca(example: dict[str, Any], number: int) -> dict[str, Any]:
+    """A prompt in two fields; of every third one the second is empty or missing."""
+    instruction, _, rest = example["prompt"].partition("\n\n")
+    others: list[dict[str, Any]] = [{"input": rest}, {"input": ""}, {"input": None}, {}]
+    return {"instruction": instruction, **others[number % 4], "output": example["completion"]}
+
+
+@pytest.mark.parametrize("kind", ["jsonl", "parquet"])
+def test_files_of_alpaca_and_sharegpt_are_read_as_what_they_mean(kind: str, tmp_path: Path) -> None:
+    prompts = [f"{word(9)}\n\n{word(9, 1)}" if number % 4 == 0 else word(9) for number in range(40)]
+    completions = [{"prompt": prompt, "completion": word(9)} for prompt in prompts]
+    others = {
+        "completions": (completions, [alpaca(one, number) for number, one in enumerate(completions)]),
+        "chats": (CHATS, [{"conversations": shared_gpt(one["messages"])} for one in CHATS]),
+    }
+    for form, (usual, other) in others.items():
+        # Whether a record is for testing depends on a hash of its content, so it is the same in both files.
+        meant = load_data(read_config(configured(tmp_path, form, examples=usual)))
+        fields = in_run_file(proposed_fields(other[0])).replace(", completion", "\ncompletion")
+        path = configured(tmp_path, form, {FORMS[form][0]: fields}, examples=other)
+        if kind == "parquet":
+            pq.write_table(pa.Table.from_pylist(other), tmp_path / "examples.parquet")
+            path.write_text(
+                changed(path.read_text(), {"jsonl =": "parquet =", "examples.jsonl": "examples.parquet"})
+            )
+        data = load_data(read_config(path))
+        assert torch.equal(data.train.inputs, meant.train.inputs)
+        assert torch.equal(data.train.targets, meant.train.targets)
+        assert torch.equal(data.test.targets, meant.test.targets)
+
+
 @pytest.mark.parametrize("form", FORMS)
 def test_parquet_gives_the_same_records(form: str, tmp_path: Path) -> None:
     path = configured(tmp_path, form)
@@ -537,6 +573,7 @@ BAD: dict[str, tuple[str, Any, str, str]] = {
     "a missing field": (
         "completions", {"prompt": SECRET}, PLAIN, 'line 41 .*"completion" is missing. Correct',
     ),
+    "no value": ("chats", {"messages": [{"from": "gpt", "text": SECRET}]}, PLAIN, "no list of messages"),
     "a number": (
         "completions", {"prompt": SECRET, "completion": 7311}, PLAIN, '"completion" is no text and no list',
     ),
@@ -704,6 +741,16 @@ def test_forms_are_proposed_by_names_and_types() -> None:
         "completion": "answer",
     }
     assert proposed_fields({"turns": turns("a", "b"), "title": "c"}) == {"messages": "turns"}
+    assert proposed_fields({"instruction": "a", "input": "b", "output": "c"}) == {
+        "prompt": ("instruction", "input"),
+        "completion": "output",
+    }
+    assert proposed_fields({"instruction": "a", "response": "c", "category": "d"}) == {
+        "prompt": "instruction",
+        "completion": "response",
+    }
+    assert proposed_fields({"conversations": shared_gpt(turns("a"))}) == {"messages": "conversations"}
+    assert proposed_fields({"conversations": [{"from": "human", "value": 3}]}) == {}
     assert proposed_fields({"body": "a", "author": "b"}) == {"text": "body"}
     assert proposed_fields({"a": "x", "b": "y"}) == {}
     assert proposed_fields({"prompt": "a", "messages": turns("a", "b")}) == {"messages": "messages"}
@@ -727,6 +774,22 @@ def test_init_writes_a_run_file_that_trains(form: str, tmp_path: Path) -> None:
     assert config.lora.targets == ["c_attn"]
     assert config.data.sequence_length == 64
     prepare(tmp_path / "examples.toml", out=tmp_path / "run")
+
+
+def test_init_writes_a_run_file_for_a_prompt_in_two_fields(tmp_path: Path) -> None:
+    examples = [alpaca(one, 0) for one in COMPLETIONS]
+    configured(tmp_path, "completions", examples=examples)
+    facts = ["--epsilon", "8", "--delta", "1e-4", "--unit", "line", "--adjacency", "add-remove"]
+    arguments = ["init", str(tmp_path / "examples.jsonl"), "--model", str(tmp_path / "base"), *facts]
+    assert command([*arguments, "--records", "400"]) == 0
+    path = tmp_path / "examples.toml"
+    assert 'prompt = ["instruction", "input"]' in path.read_text()
+    prepare(path, out=tmp_path / "run")
+    path.write_text(changed(path.read_text(), {'["instruction", "input"]': '["input", "instruction"]'}))
+    write_lines(tmp_path / "examples.jsonl", [*examples, {"instruction": SECRET, "output": "b"}])
+    with pytest.raises(InvalidInput, match=r'line 41 .*"input" is missing') as caught:
+        prepare(path, out=tmp_path / "other")
+    assert SECRET not in str(caught.value)
 
 
 def test_init_leaves_what_only_the_user_knows(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

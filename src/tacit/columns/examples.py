@@ -7,8 +7,12 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, TypeAlias
+
+Names: TypeAlias = str | tuple[str, ...]
+"""A field, or the fields of a prompt: the first, and others that may be empty."""
 
 FORMS: tuple[tuple[str, ...], ...] = (
     ("text",),
@@ -23,29 +27,57 @@ FORMS_IN_WORDS = (
     "text for documents; prompt and completion; messages for chats; or chosen and rejected for preferences, "
     "with prompt unless they are chats"
 )
-_ANSWERED = (("prompt", "completion"), ("prompt", "response"), ("question", "answer"))
+_ANSWERED: tuple[tuple[Names, str], ...] = (
+    ("prompt", "completion"),
+    ("prompt", "response"),
+    ("question", "answer"),
+    (("instruction", "input"), "output"),  # Alpaca
+    (("instruction", "context"), "response"),  # Dolly
+    ("instruction", "output"),
+    ("instruction", "response"),
+)
 _TEXTS = ("text", "body", "content", "document")
-NAMED = frozenset((*FIELDS, *(name for pair in _ANSWERED for name in pair)))
+_ROLES = {"human": "user", "gpt": "assistant"}
+"""Roles that ShareGPT's files name otherwise."""
+
+
+def each_of(names: Names) -> tuple[str, ...]:
+    return (names,) if isinstance(names, str) else names
+
+
+NAMED = frozenset((*FIELDS, *(name for pair in _ANSWERED for names in pair for name in each_of(names))))
 """Usual names of fields, which an error may print."""
 
 
-def is_chat(value: object) -> bool:
-    """Return whether a value is a list of messages, {"role": ..., "content": ...} with texts."""
-    return isinstance(value, list) and all(
-        isinstance(one, dict) and isinstance(one.get("role"), str) and isinstance(one.get("content"), str)
+def messages_of(value: object) -> list[dict[str, Any]] | None:
+    """Return a chat as messages {"role": ..., "content": ...}; None if the value is no chat.
+
+    A message may be written as ShareGPT's files do, {"from": "human" or "gpt", "value": ...}.
+
+    >>> messages_of([{"from": "human", "value": "Hello"}])
+    [{'role': 'user', 'content': 'Hello'}]
+    """
+    if not isinstance(value, list) or not all(isinstance(one, dict) for one in value):
+        return None
+    messages = [
+        {"role": _ROLES.get(str(one["from"]), one["from"]), "content": one.get("value")}
+        if "from" in one and "role" not in one
+        else one
         for one in value
-    )
+    ]
+    texts = all(isinstance(one.get(key), str) for one in messages for key in ("role", "content"))
+    return messages if texts else None
 
 
-def proposed_fields(example: Mapping[str, Any]) -> dict[str, str]:
+def proposed_fields(example: Mapping[str, Any]) -> dict[str, Names]:
     """Return the keys of ``[data]`` that fit an example; empty if its fields show no form.
 
     >>> proposed_fields({"id": 7, "question": "Why?", "answer": "So."})
     {'prompt': 'question', 'completion': 'answer'}
     """
 
-    def holds(*names: str) -> bool:
-        return all(isinstance(example.get(name), str | list) for name in names)
+    def holds(*fields: Names) -> bool:
+        return all(isinstance(example.get(name), str | list) for names in fields for name in each_of(names))
 
     if holds("chosen", "rejected"):
         alike = isinstance(example.get("prompt"), type(example["chosen"]))
@@ -53,7 +85,7 @@ def proposed_fields(example: Mapping[str, Any]) -> dict[str, str]:
     for prompt, completion in _ANSWERED:
         if holds(prompt, completion):
             return {"prompt": prompt, "completion": completion}
-    if chats := [name for name, value in example.items() if value and is_chat(value)]:
+    if chats := [name for name, value in example.items() if value and messages_of(value)]:
         return {"messages": chats[0]}
 
     texts = [name for name, value in example.items() if isinstance(value, str)]
@@ -61,10 +93,10 @@ def proposed_fields(example: Mapping[str, Any]) -> dict[str, str]:
     return {"text": (usual or texts)[0]} if usual or len(texts) == 1 else {}
 
 
-def in_run_file(fields: Mapping[str, str]) -> str:
+def in_run_file(fields: Mapping[str, Names]) -> str:
     """Return settings as they are written in a run file.
 
-    >>> in_run_file({"prompt": "question", "completion": "answer"})
-    'prompt = "question", completion = "answer"'
+    >>> in_run_file({"prompt": ("instruction", "input"), "completion": "output"})
+    'prompt = ["instruction", "input"], completion = "output"'
     """
-    return ", ".join(f'{key} = "{name}"' for key, name in fields.items())
+    return ", ".join(f"{key} = {json.dumps(names, ensure_ascii=False)}" for key, names in fields.items())

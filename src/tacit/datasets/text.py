@@ -19,7 +19,15 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from tacit.columns.examples import FIELDS, NAMED, in_run_file, is_chat, proposed_fields
+from tacit.columns.examples import (
+    FIELDS,
+    NAMED,
+    Names,
+    each_of,
+    in_run_file,
+    messages_of,
+    proposed_fields,
+)
 from tacit.columns.tables import arrow_with_parquet, check_names
 from tacit.datasets.dataset import (
     Dataset,
@@ -248,16 +256,21 @@ class Fields:
     """The fields or columns of a document's text, of its user or users, and of the day when it arrived.
 
     ``text`` is a tuple for examples that are no documents: the fields of a prompt and its completion, of a
-    chat, or of two answers.
+    chat, or of two answers. A prompt may have several fields; all but the first may be empty.
     """
 
-    text: str | tuple[str, ...]
+    text: str | tuple[Names, ...]
     user: str | Sequence[str] | None = None
     date: str | None = None
 
     @property
     def of_content(self) -> tuple[str, ...]:
-        return (self.text,) if isinstance(self.text, str) else self.text
+        parts = (self.text,) if isinstance(self.text, str) else self.text
+        return tuple(name for names in parts for name in each_of(names))
+
+    @property
+    def may_be_empty(self) -> tuple[str, ...]:
+        return tuple(name for names in self.text if isinstance(names, tuple) for name in names[1:])
 
     @property
     def users(self) -> list[str]:
@@ -345,19 +358,22 @@ def _check_form(example: Mapping[str, Any], where: str, fields: Fields) -> None:
 def _content(example: Mapping[str, Any], where: str, fields: Fields) -> tuple[str, tuple[Any, ...]]:
     """Return the text of an example, and its parts if it is no document."""
     of_document = isinstance(fields.text, str)
+    names = (fields.text,) if isinstance(fields.text, str) else fields.text
     expected = ["text"] * (of_document or len(fields.of_content) > 1)
     expected += [] if of_document else ["list of messages with role and content"]
-    for name in fields.of_content:
-        value = example.get(name)
-        if (isinstance(value, str) and "text" in expected) or (is_chat(value) and not of_document):
-            continue
-        problem = f"no {' and no '.join(expected)}" if name in example else "missing"
-        of_this_form = any(other in example for other in fields.of_content)
-        advice = "Correct the line, or remove it." if of_this_form else _proposal(example)
-        raise InvalidInput(f'{where}: the field "{name}" is {problem}. {advice}')
+    parts: list[Any] = []
+    for name in names:
+        part = _joined(example, name) if isinstance(name, tuple) else example.get(name)
+        messages = None if of_document else messages_of(part)
+        if messages is None and not (isinstance(part, str) and "text" in expected):
+            first = each_of(name)[0]
+            problem = f"no {' and no '.join(expected)}" if first in example else "missing"
+            of_this_form = any(other in example for other in fields.of_content)
+            advice = "Correct the line, or remove it." if of_this_form else _proposal(example)
+            raise InvalidInput(f'{where}: the field "{first}" is {problem}. {advice}')
+        parts.append(part if messages is None else messages)
 
-    parts = () if of_document else tuple(example[name] for name in fields.of_content)
-    text: str = json.dumps(parts, ensure_ascii=False) if parts else example[fields.of_content[0]]
+    text: str = parts[0] if of_document else json.dumps(parts, ensure_ascii=False)
     try:
         text.encode()
     except UnicodeEncodeError:  # JSON can contain half of a pair that stands for one character
@@ -365,13 +381,20 @@ def _content(example: Mapping[str, Any], where: str, fields: Fields) -> tuple[st
             f'{where}: the field "{fields.of_content[0]}" contains an invalid character (half of a surrogate '
             "pair). Write the file again from the original text."
         ) from None
-    return text, parts
+    return text, () if of_document else tuple(parts)
+
+
+def _joined(example: Mapping[str, Any], names: Sequence[str]) -> str | None:
+    """Return the texts of several fields with an empty line between them; None if one is no text."""
+    first, *others = (example.get(name) for name in names)
+    texts = [first, *(text for text in others if text not in (None, ""))]
+    return "\n\n".join(texts) if all(isinstance(text, str) for text in texts) else None
 
 
 def _proposal(example: Mapping[str, Any]) -> str:
     """Say what to set for an example, if its fields have names that tell nothing of it."""
     proposed = proposed_fields(example)
-    if proposed and all(name in NAMED for name in proposed.values()):
+    if proposed and all(name in NAMED for names in proposed.values() for name in each_of(names)):
         return f"Set [data] {in_run_file(proposed)}."
     return (
         "Name the field of the text as [data] text, or those of another form, such as prompt and completion; "
@@ -427,12 +450,10 @@ def read_part(part: CorpusPart, fields: Fields) -> Iterator[Document]:
         for batch in file.iter_batches(row_groups=[part.group], columns=columns_needed):
             columns = [batch.column(name).to_pylist() for name in columns_needed]
             for cells in zip(*columns, strict=True):
-                if None in cells:
-                    raise InvalidInput(
-                        f'{part.path}, row {row}: "{columns_needed[cells.index(None)]}" is empty. Remove '
-                        "rows with empty values."
-                    )
                 where = f"{part.path}, row {row}"
+                for name, cell in zip(columns_needed, cells, strict=True):
+                    if cell is None and name not in fields.may_be_empty:
+                        raise InvalidInput(f'{where}: "{name}" is empty. Remove rows with empty values.')
                 people = cells[len(content) : len(content) + len(users)]
                 owner = owner_of(people, one=isinstance(fields.user, str))
                 if users and owner is None:

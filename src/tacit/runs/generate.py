@@ -21,7 +21,7 @@ from typing import Any, final
 
 from filelock import FileLock, Timeout
 
-from tacit.columns.examples import is_chat
+from tacit.columns.examples import messages_of
 from tacit.columns.tables import is_json, lines_of_json
 from tacit.errors import InvalidInput, check_integer, check_real, reason_of
 from tacit.files import write_atomically
@@ -193,7 +193,8 @@ def _check_prompt(row: Prompt, where: str) -> None:
             "the field."
         )
 
-    if messages is not None and not (is_chat(messages) and messages and messages[-1]["role"] != "assistant"):
+    is_chat = messages and messages_of(messages) == messages
+    if messages is not None and not (is_chat and messages[-1]["role"] != "assistant"):
         raise InvalidInput(
             f'{where}: "messages" must be a list of {{"role": "...", "content": "..."}} with string '
             "contents, and must not end with the assistant."

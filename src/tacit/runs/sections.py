@@ -11,7 +11,7 @@ from tacit.clipping.rules import (
     FlatClipping,
     PerLayerClipping,
 )
-from tacit.columns.examples import FIELDS
+from tacit.columns.examples import FIELDS, Names
 from tacit.errors import InvalidInput, MissingExtra, check_in, check_lengths, check_shares, launched
 
 try:
@@ -72,7 +72,9 @@ class DataSection(Section):
     ``sequence_length`` is in tokens.  ``documents = "first"`` trains on the first sequence of each document,
     ``"split"`` on all its sequences.  In place of ``text``, other keys name the fields of examples, one per
     line: ``prompt`` and ``completion``; ``messages``, a chat, of which the assistant's turns are learned; or
-    ``chosen`` and ``rejected``, two answers to one ``prompt``, or two chats with the same beginning.
+    ``chosen`` and ``rejected``, two answers to one ``prompt``, or two chats with the same beginning.  If
+    ``prompt`` is a list, such as ["instruction", "input"], an empty line separates the texts of its fields,
+    and all but the first may be empty.  Messages have role and content, or from and value as in ShareGPT.
 
     ``lengths``, in place of ``sequence_length``, are several lengths in ascending order, such as [64, 128,
     256, 512]: each record is padded to the smallest that fits.  ``shares`` are the expected fractions of
@@ -102,7 +104,7 @@ class DataSection(Section):
     classes: list[str] = Field(default_factory=list)
     colours: int = 3
     text: str | None = None
-    prompt: str | None = None
+    prompt: str | Annotated[list[str], Field(min_length=1)] | None = None
     completion: str | None = None
     messages: str | None = None
     chosen: str | None = None
@@ -261,10 +263,14 @@ class DataSection(Section):
         return self
 
     @property
-    def fields(self) -> dict[str, str]:
+    def fields(self) -> dict[str, Names]:
         """The fields of an example of a language model, by key."""
-        names = {key: getattr(self, key) for key in FIELDS}
-        return {key: name for key, name in names.items() if name is not None}
+        given = {key: getattr(self, key) for key in FIELDS}
+        return {
+            key: tuple(names) if isinstance(names, list) else names
+            for key, names in given.items()
+            if names is not None
+        }
 
     @property
     def corpus(self) -> str | None:

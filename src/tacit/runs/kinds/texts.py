@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, final
 
 import numpy as np
 
-from tacit.columns.examples import FORMS, FORMS_IN_WORDS, in_run_file, proposed_fields
+from tacit.columns.examples import FORMS, FORMS_IN_WORDS, Names, in_run_file, proposed_fields
 from tacit.columns.sections import check_column, setting
 from tacit.columns.tables import lines_of_json
 from tacit.errors import InvalidInput, MissingExtra, PrivacyRefusal, without_values
@@ -191,7 +191,7 @@ class Documents(Source):
         several = section.rows_per_user is not None
         cutting = Cutting(section.sequence_length or 2, section.documents or "first", tokens.padding)
         if section.text is not None:
-            content: str | tuple[str, ...] = section.text
+            content: str | tuple[Names, ...] = section.text
             source = cutting.describe(path)
             make = partial(pair_of, encode=tokens.encode, cutting=cutting, several=several)
         else:
@@ -262,7 +262,7 @@ def _check_records(config: Config) -> None:
         )
 
 
-def encoder_of(fields: Mapping[str, str], tokens: Tokens) -> Callable[[Document], Sequence[Answered]]:
+def encoder_of(fields: Mapping[str, Names], tokens: Tokens) -> Callable[[Document], Sequence[Answered]]:
     """Return a function that encodes one example: one answer, or the chosen and the rejected one."""
 
     def encode(example: Document) -> Sequence[Answered]:
@@ -406,7 +406,7 @@ def language_text(path: Path, facts: Facts) -> str:
     for option, name in (("--text", facts.text), ("--user", facts.user)):
         if name is not None:
             check_column(option, name, example)
-    fields: dict[str, str | None] = {"text": facts.text}
+    fields: dict[str, Names | None] = {"text": facts.text}
     if facts.text is None:
         fields = {**proposed_fields(example)} or fields
     folder = None if facts.public_model is None else ModelFolder.check(facts.public_model, called="--model")
