@@ -252,6 +252,7 @@ REFUSED: dict[str, tuple[str, str | bytes, str]] = {
     "an empty file": ("t.csv", "", "is empty"),
     "bytes of no text": ("t.csv", b"a,b\n\x00\x01,2\n", "not a text file"),
     "a spreadsheet": ("t.xlsx", b"PK", "Save a spreadsheet as CSV"),
+    "a list in JSON": ("t.json", b"[]", "one per line to a .jsonl file"),
     "no gzip": ("t.csv.gz", b"a,b\n", "cannot be read"),
     "no Parquet": ("t.parquet", b"a,b\n", "damaged, or not parquet"),
 }
