@@ -34,8 +34,9 @@ from tacit.runs.model import training_loss
 from tacit.testing import seeded_generator
 from tacit.training.evaluation import evaluate_pairs
 
+pytest_plugins = ["undrawn"]
 pytestmark = [
-    pytest.mark.usefixtures("no_pictures"),
+    pytest.mark.usefixtures("nothing_drawn"),
     pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing`:FutureWarning"),  # of peft
 ]
 PLAIN = (

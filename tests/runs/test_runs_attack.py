@@ -13,6 +13,7 @@ import torch
 from run_files import run_file
 from safetensors.torch import load_file, save_file
 from shell import Shell
+from undrawn import undrawn
 
 from tacit.cli.app import run as tacit
 from tacit.errors import InvalidInput
@@ -21,7 +22,8 @@ from tacit.runs import prepare
 from tacit.runs.attack import attack_findings, open_run
 from tacit.testing import seeded_generator
 
-pytestmark = pytest.mark.usefixtures("no_pictures")
+pytest_plugins = ["undrawn"]
+pytestmark = pytest.mark.usefixtures("nothing_drawn")
 CONFIG = run_file(
     data='name = "digits"',
     model='name = "logistic"; normalise = true',
@@ -33,7 +35,8 @@ CONFIG = run_file(
 
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return train(tmp_path_factory.mktemp("runs"), '"full"', 4)
+    with undrawn():
+        return train(tmp_path_factory.mktemp("runs"), '"full"', 4)
 
 
 def train(folder: Path, batch: str, steps: int) -> Path:

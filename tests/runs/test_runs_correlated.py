@@ -16,7 +16,8 @@ from tacit.runs.config import parse_config
 from tacit.runs.plan import make_plan
 from tacit.sampling import CyclicPoissonSampling, FullBatch
 
-pytestmark = pytest.mark.usefixtures("no_pictures")
+pytest_plugins = ["undrawn"]
+pytestmark = pytest.mark.usefixtures("nothing_drawn")
 TOML = run_file(
     data='name = "digits"',
     model='name = "logistic"; normalise = true',

@@ -23,9 +23,10 @@ from peft import PeftModel
 from run_files import run_file
 from scipy.stats import chisquare
 from transformers import AutoModelForCausalLM
+from undrawn import undrawn
 
 from tacit.cli.app import run as command
-from tacit.runs import completing, prepare, train
+from tacit.runs import completing, prepare
 from tacit.runs.completing import complete
 from tacit.runs.generate import Generation, _encoded, _sole_writer
 from tacit.runs.kinds.texts import Tokens
@@ -59,8 +60,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     lines = [json.dumps({"body": f"{number:x} is a text"}) for number in range(40)]
     (folder / "documents.jsonl").write_text("\n".join(lines))
     (folder / "prompts.txt").write_text("\n".join(PROMPTS) + "\n\n")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(train, "draw_run", lambda *_: ())
+    with undrawn():
         for name, more in (("whole", ""), ("lora", LORA)):
             (folder / f"{name}.toml").write_text(CONFIG.format(folder=folder) + more)
             run = prepare(folder / f"{name}.toml", out=folder / name, generator=seeded_generator(3))

@@ -17,6 +17,8 @@ from tacit.runs import Run, prepare
 from tacit.runs.config import parse_config, reasons
 from tacit.training import Evaluation
 
+pytest_plugins = ["undrawn"]
+pytestmark = pytest.mark.usefixtures("nothing_drawn")
 FILE = """
 [data]
 table = "rows.csv"

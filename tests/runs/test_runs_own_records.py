@@ -27,9 +27,9 @@ CONFIG = run_file(
     columns_ill='kind = "category"; values = ["no", "yes"]',
     privacy='noise_multiplier = 2.0; unit = "person"; records = 250; one_record_per_unit = true',
     optimizer="learning_rate = 0.1",
-    training="batch_size = 50; steps = 4",
+    training="batch_size = 50; steps = 5",
     run="checkpoint_every = 1",
-    ledger='url = "budget.db"; dataset = "people"; chunk = 4',
+    ledger='url = "budget.db"; dataset = "people"; chunk = 5',
 )
 
 
@@ -49,7 +49,9 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         ledger.open_dataset("people", policy)
     monkeypatch.chdir(tmp_path)
     (tmp_path / "run.toml").write_text(CONFIG)
-    (tmp_path / "started.py").write_text("from tacit.cli import main; main()")
+    (tmp_path / "started.py").write_text(
+        "from undrawn import undrawn\nfrom tacit.cli import main\nwith undrawn():\n    main()\n"
+    )
     return tmp_path
 
 
@@ -83,7 +85,7 @@ def test_two_processes_with_a_table_each_are_one_run(here: Path) -> None:
     codes, outs, errs = trained(here)
     assert codes == [0, 0], errs
     statement = json.loads((here / "out" / "statement.json").read_text())
-    of_one_process = check_run("run.toml", out="other").plan.event_after(4)
+    of_one_process = check_run("run.toml", out="other").plan.event_after(5)
     assert event_from_json(json.dumps(statement["event"])) == of_one_process
     line = "2 processes that trust each other, each with records of its own that no other process reads,"
     assert any(line in note for note in statement["notes"])

@@ -23,7 +23,8 @@ from tacit.runs.config import parse_config
 from tacit.runs.kinds import source_of
 from tacit.runs.plan import trained_weights
 
-pytestmark = pytest.mark.usefixtures("no_pictures")
+pytest_plugins = ["undrawn"]
+pytestmark = pytest.mark.usefixtures("nothing_drawn")
 RUN = run_file(
     data='table = "study.csv"; test_fraction = 0.4; time = "days"; event = "died"',
     columns='age = { kind = "number", lower = 20, upper = 90 }; '
