@@ -1,6 +1,8 @@
 """Runs and attacks that draw nothing, neither pictures nor the charts of pages, half of the time of most.
 
 A file of tests that needs it says ``pytest_plugins = ["undrawn"]``. The charts are still laid out.
+
+PYTEST_DONT_REWRITE: it asserts nothing, and some files import it before pytest does.
 """
 
 from collections.abc import Iterator
