@@ -446,6 +446,7 @@ def test_an_equal_pair_has_no_gradient(tmp_path: Path) -> None:
 # --- runs --------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.thorough(cases="values")
 @pytest.mark.parametrize("lora", [False, True])
 @pytest.mark.parametrize("form", FORMS)
 def test_a_run_from_the_shell_says_what_a_record_is(form: str, lora: bool, tmp_path: Path) -> None:

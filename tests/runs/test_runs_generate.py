@@ -9,8 +9,6 @@ import os
 import re
 import shutil
 import signal
-import subprocess
-import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -18,6 +16,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+import warm
 from byte_model import END, write_model
 from peft import PeftModel
 from run_files import run_file
@@ -312,15 +311,18 @@ def test_a_file_that_was_cut_anywhere_is_continued(
 
 
 def test_a_killed_process_is_continued(whole: bytes, runs: Path, tmp_path: Path) -> None:
-    words = [sys.executable, "-m", "tacit", "generate", str(runs / "whole"), "--out", str(tmp_path), *LONG]
-    process = subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    path, end = tmp_path / "texts.jsonl", time.monotonic() + 100
+    script, out = tmp_path / "started.py", tmp_path / "out"
+    script.write_text("from tacit.cli import main; main()")
+    words = ["generate", str(runs / "whole"), "--out", str(out), *LONG]
+    process = warm.start(script, *words, streams=[os.devnull, tmp_path / "said", tmp_path / "complained"])
+    path, end = out / "texts.jsonl", time.monotonic() + 100
     while not (path.exists() and path.stat().st_size) and time.monotonic() < end:
         time.sleep(0.001)
-    os.kill(process.pid, signal.SIGKILL)
-    process.wait()
+    process.kill()
+    process.join()
+    assert process.exitcode == -signal.SIGKILL
     assert path.stat().st_size > 0
-    assert generate(runs, tmp_path, *LONG) == 0
+    assert generate(runs, out, *LONG) == 0
     assert path.read_bytes() == whole
 
 

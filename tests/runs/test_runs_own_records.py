@@ -28,9 +28,20 @@ CONFIG = run_file(
     privacy='noise_multiplier = 2.0; unit = "person"; records = 250; one_record_per_unit = true',
     optimizer="learning_rate = 0.1",
     training="batch_size = 50; steps = 5",
-    run="checkpoint_every = 1",
+    run="rows = 1; checkpoint_every = 1",
     ledger='url = "budget.db"; dataset = "people"; chunk = 5',
 )
+
+QUIET = """
+from undrawn import undrawn
+
+from tacit.cli import main
+from tacit.training import session
+
+session.warn_if_drowned = lambda signal: None
+with undrawn():
+    main()
+"""
 
 
 def write(path: Path, count: int, seed: int, header: str = "name,age,ill") -> None:
@@ -49,9 +60,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         ledger.open_dataset("people", policy)
     monkeypatch.chdir(tmp_path)
     (tmp_path / "run.toml").write_text(CONFIG)
-    (tmp_path / "started.py").write_text(
-        "from undrawn import undrawn\nfrom tacit.cli import main\nwith undrawn():\n    main()\n"
-    )
+    (tmp_path / "started.py").write_text(QUIET)
     return tmp_path
 
 

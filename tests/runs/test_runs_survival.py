@@ -112,7 +112,7 @@ def test_the_model_is_read_again_as_it_was_trained(made: Path, monkeypatch: pyte
 
 
 @pytest.mark.thorough(cases=1)
-@pytest.mark.parametrize("verb", [["attack", "run"], ["audit", "run"]])
+@pytest.mark.parametrize("verb", [["attack", "run", "--shadows", "4"], ["audit", "run"]])
 def test_a_finished_run_can_be_tested(
     made: Path, verb: list[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
