@@ -219,6 +219,7 @@ def test_the_loss_that_is_written_is_the_noisy_one() -> None:
 
 
 @pytest.mark.usefixtures("nothing_drawn")
+@pytest.mark.thorough(cases=3)
 @pytest.mark.parametrize("rows", [1, 3, 7, 8, 100])
 def test_number_of_rows(rows: int) -> None:
     make_pictures()

@@ -219,6 +219,7 @@ def test_every_kind_of_run_comes_back_as_it_was(kind: str, monkeypatch: pytest.M
         assert loaded.description.input_shape == (81, 2, 3)
 
 
+@pytest.mark.thorough(instead="test_every_kind_of_run_comes_back_as_it_was")
 def test_digits_by_features_of_pictures_are_predicted_from_their_pixels() -> None:
     settings = DIGITS.replace('name = "digits"', 'name = "digits"\nfeatures = "pictures"')
     model, _ = trained(settings)
