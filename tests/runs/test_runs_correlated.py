@@ -51,6 +51,7 @@ def test_the_plan_is_that_of_the_words() -> None:
     assert (tree.correlation, tree.sampling) == (Tree(), FullBatch())
 
 
+@pytest.mark.thorough(cases=1)
 @pytest.mark.parametrize("kind", ["banded", "blt"])
 def test_a_run_ends_and_its_statement_says_it(
     kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
