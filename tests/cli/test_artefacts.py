@@ -15,6 +15,7 @@ from tacit.ledger import Policy, PureBudget
 from tacit.report.certificate import read_certificate
 from tacit.report.verification import check_against, read_schema
 
+pytest_plugins = ["undrawn"]
 ROWS = "\n".join(
     f"{1000 + i // 2};{20 + i % 60},5;{'ABC'[i % 3]};{('no', 'yes')[i % 2]};{i % 28 + 1:02}.03.2026;{i % 7}"
     for i in range(300)
@@ -103,7 +104,7 @@ def test_a_ledger_and_its_certificate_are_read(table: list[str], capsys: pytest.
     assert Policy.from_data(certificate["policy"]).unit_column == "pid"
 
 
-@pytest.mark.usefixtures("no_pictures")
+@pytest.mark.usefixtures("nothing_drawn")
 def test_a_run_and_what_it_leaves_are_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -115,12 +116,12 @@ def test_a_run_and_what_it_leaves_are_read(
     assert run(["init", "visits.csv", "--out", "run.toml", *FACTS, *form]) == 0
     # the table's pid repeats, and this test is not about people
     each = Path("run.toml").read_text().replace("[privacy]", "[privacy]\none_record_per_unit = true")
-    Path("run.toml").write_text(each + "\n[training]\nsteps = 3\n")
+    Path("run.toml").write_text(each + "\n[training]\nsteps = 5\n")
     scored = Path("run.toml").read_text().replace("[privacy]", "[privacy]\ntest_noise = 5.0")
     Path("p.toml").write_text(Path("p.toml").read_text().replace("epsilon = 3.0", "epsilon = 10.0"))
     Path("charged.toml").write_text(scored)
     for arguments in (
-        ["plan", "run.toml", "--batch-size", "40", "--steps", "3"],
+        ["plan", "run.toml", "--batch-size", "40", "--steps", "5"],
         ["ledger", "init", "b.db"],
         ["ledger", "open", "b.db", "--dataset", "v", "--policy", "p.toml"],
         ["train", "run.toml", "--out", "r"],
@@ -133,7 +134,7 @@ def test_a_run_and_what_it_leaves_are_read(
         ["verify", "c.json", "--ledger", "b.db"],
     ):
         assert run(arguments) == 0, (arguments, capsys.readouterr())
-    assert json.loads(Path("r/statement.json").read_text())["mechanism"]["steps"] == 3
+    assert json.loads(Path("r/statement.json").read_text())["mechanism"]["steps"] == 5
 
 
 def test_the_schema_knows_each_public_fact_of_a_policy() -> None:

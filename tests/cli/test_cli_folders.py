@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import pytest
@@ -61,20 +62,29 @@ CASES = {  # what is said of the folder
 WITHOUT_A_FILE = {"demo", "playground"}
 
 
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder, a policy, a table, and a ledger that knows it."""
+    place = tmp_path_factory.mktemp("made")
+    (place / "folder").mkdir()
+    (place / "folder.sql").mkdir()
+    (place / "policy.toml").write_text(POLICY, encoding="utf-8")
+    (place / "visits.csv").write_text("age\n" + "40\n" * 9, encoding="utf-8")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(place)
+        for line in (
+            "ledger init budget.db",
+            "ledger open budget.db --dataset visits --policy policy.toml",
+            "ledger register budget.db visits.csv --dataset visits",
+        ):
+            assert run(line.split()) == 0
+    return place
+
+
 @pytest.fixture
-def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Path:
+def place(made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    shutil.copytree(made, tmp_path, dirs_exist_ok=True)
     monkeypatch.chdir(tmp_path)
-    Path("folder").mkdir()
-    Path("folder.sql").mkdir()
-    Path("policy.toml").write_text(POLICY, encoding="utf-8")
-    Path("visits.csv").write_text("age\n" + "40\n" * 9, encoding="utf-8")
-    for line in (
-        "ledger init budget.db",
-        "ledger open budget.db --dataset visits --policy policy.toml",
-        "ledger register budget.db visits.csv --dataset visits",
-    ):
-        assert run(line.split()) == 0
-    capsys.readouterr()
     return tmp_path
 
 

@@ -171,7 +171,7 @@ def test_it_says_whether_so_many_weights_can_learn(shell: Shell) -> None:
 def test_each_record_once_an_epoch_beside_poisson_samples(shell: Shell, tmp_path: Path) -> None:
     path = tmp_path / "run.toml"
     path.write_text(digits_run("batch_size = 144; epochs = 4", privacy='epsilon = 3.0; sampling = "epochs"'))
-    told = " ".join(shell.out("plan", str(path)).split())
+    told = " ".join(shell.out("plan", str(path), "--batch-size", "144").split())
     pattern = r"once an epoch, in one of its 10 batches .*: σ ([\d.]+), where Poisson .* need ([\d.]+[0-9])"
     found = re.search(pattern, told)
     assert found is not None

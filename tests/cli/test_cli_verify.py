@@ -6,6 +6,7 @@ import copy
 import json
 import math
 import re
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -18,6 +19,7 @@ from dp_accounting.pld import PLDAccountant
 from ran import GONE, changed, make_statement
 from ran import plan as made_plan
 from shell import Shell
+from undrawn import undrawn
 
 import tacit.runs
 from tacit import __version__
@@ -164,10 +166,19 @@ def test_two_keys_of_one_name_are_refused(path: Path, shell: Shell) -> None:
     assert "an object has the key 'epsilon' 2 times" in shell.refused("verify", path, code=2)
 
 
+@pytest.fixture(scope="module")
+def demo(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("demo") / "run"
+    with undrawn():
+        assert tacit.runs.prepare(Path(tacit.runs.__file__).with_name("demo.toml"), out=out).start()
+    return out
+
+
 @pytest.mark.parametrize("name", ["statement.txt", "README.md"])
-def test_a_text_in_the_folder_of_a_run_is_made_again(name: str, tmp_path: Path, shell: Shell) -> None:
-    demo = Path(tacit.runs.__file__).with_name("demo.toml")
-    assert tacit.runs.prepare(demo, out=tmp_path / "run").start() is not None
+def test_a_text_in_the_folder_of_a_run_is_made_again(
+    name: str, demo: Path, tmp_path: Path, shell: Shell
+) -> None:
+    shutil.copytree(demo, tmp_path / "run")
     verify = ["verify", str(tmp_path / "run"), "--no-second-opinion"]
     assert shell.out(*verify).startswith("AGREES")
     file = tmp_path / "run" / name

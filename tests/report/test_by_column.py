@@ -163,6 +163,7 @@ def test_classes_have_lines_and_marks_of_their_own_and_a_legend() -> None:
     assert legend_of(one) is None
 
 
+@pytest.mark.thorough(cases="values")
 @pytest.mark.parametrize("private", [True, False])
 @pytest.mark.parametrize("targets", [CLASS, THREE, LABELS, PRICE, BOTH])
 def test_the_picture_names_scale_zero_and_noise(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import functools
 import json
 import math
 import re
@@ -372,20 +373,28 @@ NASTY: list[Any] = [
 ]  # fmt: skip
 
 
-def test_whatever_stands_in_the_file_is_an_answer_or_a_refusal() -> None:
+@functools.cache
+def with_blocks() -> tuple[Data, list[Place]]:
+    """A certificate, and each place in it, of a figure or of a part."""
     ledger = ledger_with(ApproximateBudget(1.0, 1e-6), blocks=("a", "b"))
     spend(ledger, COUNT, charge_key("r", 0, 1), block="a")
     data = make_certificate(ledger, "visits", run="r").data
     places = [place for place in leaves(data) if place[0] != "lines"]
     places += [place[:size] for place in places for size in range(1, len(place))]
+    return data, list(dict.fromkeys(places))
+
+
+@pytest.mark.thorough(cases=6)
+@pytest.mark.parametrize("value", NASTY)
+def test_whatever_stands_in_the_file_is_an_answer_or_a_refusal(value: Any) -> None:
+    data, places = with_blocks()
     refused = 0
-    for place in dict.fromkeys(places):
-        for value in NASTY:
-            try:
-                check_certificate(changed(data, place, value))
-            except (InvalidInput, PrivacyRefusal):
-                refused += 1
-    assert refused > 500
+    for place in places:
+        try:
+            check_certificate(changed(data, place, value))
+        except (InvalidInput, PrivacyRefusal):
+            refused += 1
+    assert refused > 60
 
 
 def test_what_is_nested_without_end_is_refused() -> None:

@@ -119,6 +119,7 @@ def test_the_lines_are_the_figures_of_the_accountants(
         assert picture.size == (1638, 533)
 
 
+@pytest.mark.thorough(cases=3)
 @pytest.mark.parametrize(
     "event", [Compose(()), Gaussian(1e-200), Gaussian(0.5), Compose((Gaussian(1.0), Laplace(1.0)))]
 )

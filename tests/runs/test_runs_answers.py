@@ -34,8 +34,9 @@ from tacit.runs.model import training_loss
 from tacit.testing import seeded_generator
 from tacit.training.evaluation import evaluate_pairs
 
+pytest_plugins = ["undrawn"]
 pytestmark = [
-    pytest.mark.usefixtures("no_pictures"),
+    pytest.mark.usefixtures("nothing_drawn"),
     pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing`:FutureWarning"),  # of peft
 ]
 PLAIN = (
@@ -481,6 +482,7 @@ def test_an_equal_pair_has_no_gradient(tmp_path: Path) -> None:
 # --- runs --------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.thorough(cases="values")
 @pytest.mark.parametrize("lora", [False, True])
 @pytest.mark.parametrize("form", FORMS)
 def test_a_run_from_the_shell_says_what_a_record_is(form: str, lora: bool, tmp_path: Path) -> None:

@@ -16,7 +16,8 @@ from tacit.runs.config import parse_config
 from tacit.runs.plan import make_plan
 from tacit.sampling import CyclicPoissonSampling, FullBatch
 
-pytestmark = pytest.mark.usefixtures("no_pictures")
+pytest_plugins = ["undrawn"]
+pytestmark = pytest.mark.usefixtures("nothing_drawn")
 TOML = run_file(
     data='name = "digits"',
     model='name = "logistic"; normalise = true',
@@ -50,6 +51,7 @@ def test_the_plan_is_that_of_the_words() -> None:
     assert (tree.correlation, tree.sampling) == (Tree(), FullBatch())
 
 
+@pytest.mark.thorough(cases=1)
 @pytest.mark.parametrize("kind", ["banded", "blt"])
 def test_a_run_ends_and_its_statement_says_it(
     kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

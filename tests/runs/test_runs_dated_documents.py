@@ -20,7 +20,8 @@ from tacit.errors import InvalidInput
 from tacit.runs import read_config
 from tacit.runs.kinds import load_data
 
-pytestmark = pytest.mark.usefixtures("no_pictures")
+pytest_plugins = ["undrawn"]
+pytestmark = pytest.mark.usefixtures("nothing_drawn")
 CONFIG = run_file(
     data='{source}; text = "body"; sequence_length = 8; documents = "first"; '
     'test_jsonl = "test.jsonl"; user = "who"; rows_per_user = 1; date = "sent"; '

@@ -16,6 +16,7 @@ from tacit.errors import InvalidInput, PrivacyRefusal
 from tacit.runs.config import Config, parse_config
 from tacit.runs.declarations import check_fit, doubts
 
+pytest_plugins = ["undrawn"]
 ROWS = 2000
 COLUMNS: dict[str, dict[str, Any]] = {
     "age": {"kind": "integer", "lower": 0, "upper": 120, "missing": "indicator"},
@@ -32,8 +33,8 @@ name = "logistic"
 name = "adam"
 learning_rate = 0.03
 [training]
-batch_size = 256
-steps = 3
+batch_size = "full"
+steps = 30
 """
 
 
@@ -137,7 +138,7 @@ def test_check_says_it_with_exit_code_1(tmp_path: Path, capsys: pytest.CaptureFi
     assert run(["check", str(path), "--policy", "p.toml"]) == 2
 
 
-@pytest.mark.usefixtures("no_pictures")
+@pytest.mark.usefixtures("nothing_drawn")
 def test_train_writes_it_for_the_curator_alone_in_one_line_for_every_table(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -248,7 +249,7 @@ def test_declarations_that_fit_ask_nothing(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("answer", "code"), [("y", 0), ("no", 2), (None, 130)])
-@pytest.mark.usefixtures("no_pictures")
+@pytest.mark.usefixtures("nothing_drawn")
 def test_train_asks_in_a_terminal_and_does_what_the_answer_says(
     answer: str | None,
     code: int,
@@ -305,7 +306,7 @@ def test_init_takes_bounds_for_many_columns(tmp_path: Path) -> None:
     assert re.search(r"\[columns.x2\][^\[]*lower = 0\s+upper = 1\s", text)
 
 
-@pytest.mark.usefixtures("no_pictures")
+@pytest.mark.usefixtures("nothing_drawn")
 def test_train_says_before_the_first_step_what_plan_says(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

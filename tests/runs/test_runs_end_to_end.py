@@ -24,6 +24,7 @@ from tacit.testing import seeded_generator
 from tacit.training import evaluate
 from tacit.training.loop import History, MetricsRow
 
+pytest_plugins = ["undrawn"]
 ADULT = run_file(
     data='table = "adult.csv"; target = "income"; test_fraction = 0.25',
     columns='age = { kind = "number", lower = 17, upper = 90, missing = 53.5 }; '
@@ -103,25 +104,25 @@ def test_a_table_from_beginning_to_end() -> None:
     assert float(rows[-1]["test_score"]) == outcome.evaluation.score
 
 
-@pytest.mark.usefixtures("no_pictures")
+@pytest.mark.usefixtures("nothing_drawn")
 def test_the_card_says_what_the_run_file_states_of_it() -> None:
     make_adult()
     stated = '\n[card]\nlicense = "mit"\ncurator = "The bureau"\n'
-    finish(ADULT.replace("epochs = 8", "steps = 2") + stated)
+    finish(ADULT.replace("epochs = 8", "steps = 5") + stated)
     card = Path("out/README.md").read_text(encoding="utf-8")
     assert "license: mit" in card
     assert "* Curator: The bureau" in card
     Path("run.toml").write_text(ADULT + '\n[card]\ncurator = ""\n')
     with pytest.raises(InvalidInput, match=r"run.toml: \[card\]: the statement 'curator' must be a string"):
         prepare("run.toml", out="out")
-    changed = ADULT.replace("epochs = 8", "steps = 2") + stated.replace("mit", "apache-2.0")
+    changed = ADULT.replace("epochs = 8", "steps = 5") + stated.replace("mit", "apache-2.0")
     Path("run.toml").write_text(changed)
     again = prepare("run.toml", out="out", resume=True).start()
     assert again is not None, "what the card says changes no result"
     assert "license: apache-2.0" in Path("out/README.md").read_text(encoding="utf-8")
 
 
-@pytest.mark.usefixtures("no_pictures")
+@pytest.mark.usefixtures("nothing_drawn")
 def test_a_table_with_a_number_as_target() -> None:
     make_adult()
     text = ADULT.replace('target = "income"', 'target = "hours"')
@@ -157,7 +158,7 @@ def read_tensorboard(folder: Path) -> dict[str, dict[int, float]]:
     return {name: {event.step: event.value for event in reader.Scalars(name)} for name in names}
 
 
-@pytest.mark.usefixtures("no_pictures")
+@pytest.mark.usefixtures("nothing_drawn")
 def test_tensorboard_after_a_resume_has_each_figure_once() -> None:
     make_pictures()
     Path("run.toml").write_text(PICTURES.replace("report_loss = false", ""))
@@ -189,7 +190,7 @@ def test_without_matplotlib_everything_but_the_pictures_is_there(monkeypatch: py
     assert "progress.png" not in outcome.files
 
 
-@pytest.mark.usefixtures("no_pictures")
+@pytest.mark.usefixtures("nothing_drawn")
 def test_without_a_loss_report_no_loss_is_written_anywhere(monkeypatch: pytest.MonkeyPatch) -> None:
     """The true losses are replaced by a number that would be found and is no part of a time."""
     from tacit.training import step
@@ -204,7 +205,7 @@ def test_without_a_loss_report_no_loss_is_written_anywhere(monkeypatch: pytest.M
         assert not path.is_file() or b"12345.6" not in path.read_bytes()
 
 
-@pytest.mark.usefixtures("no_pictures")
+@pytest.mark.usefixtures("nothing_drawn")
 def test_the_loss_that_is_written_is_the_noisy_one() -> None:
     """Smoothed from the steps' reports, and not the loss of any records."""
     make_adult()
@@ -217,7 +218,8 @@ def test_the_loss_that_is_written_is_the_noisy_one() -> None:
     assert float(metric_rows()[-1]["loss"]) == history.smoothed
 
 
-@pytest.mark.usefixtures("no_pictures")
+@pytest.mark.usefixtures("nothing_drawn")
+@pytest.mark.thorough(cases=3)
 @pytest.mark.parametrize("rows", [1, 3, 7, 8, 100])
 def test_number_of_rows(rows: int) -> None:
     make_pictures()
@@ -241,7 +243,7 @@ def test_released_files_have_no_key_and_no_state() -> None:
         assert not any(needle in path.read_bytes() for needle in needles), path
 
 
-@pytest.mark.usefixtures("no_pictures")
+@pytest.mark.usefixtures("nothing_drawn")
 def test_modes_of_files() -> None:
     make_pictures()
     old = os.umask(0)
@@ -268,7 +270,7 @@ def test_a_test_key_is_marked_in_every_file_that_people_read(monkeypatch: pytest
     assert not again.session.private, "a resumed run keeps the mark"
 
 
-@pytest.mark.usefixtures("no_pictures")
+@pytest.mark.usefixtures("nothing_drawn")
 def test_two_runs_have_different_noise() -> None:
     make_pictures()
     finish(PICTURES)
@@ -279,7 +281,7 @@ def test_two_runs_have_different_noise() -> None:
     assert not torch.equal(first["1.weight"], second["1.weight"])
 
 
-@pytest.mark.usefixtures("no_pictures")
+@pytest.mark.usefixtures("nothing_drawn")
 def test_frozen_parts_stay_in_evaluation_mode() -> None:
     """A frozen BatchNorm would otherwise start to mix records after the first evaluation."""
     Path("net_with_frozen_norm.py").write_text(

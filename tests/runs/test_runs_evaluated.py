@@ -10,9 +10,12 @@ from typing import Any
 import numpy as np
 import pytest
 from run_files import run_file
+from undrawn import undrawn
 
 from tacit import load
 from tacit.cli.app import run as tacit
+
+pytest_plugins = ["undrawn"]
 
 
 def configuration(target: str, **privacy: str) -> str:
@@ -52,9 +55,10 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def trained(capsys: pytest.CaptureFixture[str], out: str = "out") -> tuple[list[str], dict[str, Any]]:
     """The lines that are printed after the training, and the JSON of the same run."""
-    assert tacit(["train", "run.toml", "--out", out]) == 0
+    with undrawn():
+        assert tacit(["train", "run.toml", "--out", out]) == 0
     printed = capsys.readouterr().out
-    assert tacit(["train", "run.toml", "--out", out, "--resume", "--json"]) == 0
+    assert tacit(["train", "run.toml", "--out", out, "--resume", "--json"]) == 0  # which draws
     announced = printed.index("USELESS") if "USELESS" in printed else printed.index("Test ")
     before = printed[:announced].partition("\nChosen ")[0].strip()  # without the lines on what was chosen
     assert before.endswith("(add-remove)."), "nothing comes between the announcement and the verdict"
@@ -97,7 +101,7 @@ def test_a_useless_model_of_an_imbalanced_table_is_called_useless_first(
     assert {"out/evaluation.json", "out/evaluation.html", "out/confusion.png"} <= set(data["files"])
 
 
-@pytest.mark.usefixtures("no_pictures")
+@pytest.mark.usefixtures("nothing_drawn")
 def test_a_useful_model_is_not(capsys: pytest.CaptureFixture[str]) -> None:
     Path("people.csv").write_text(people(0.137, 1.0))
     Path("run.toml").write_text(configuration("sick"))

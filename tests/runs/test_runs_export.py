@@ -89,6 +89,7 @@ def reader(kind: str, path: Path) -> tuple[Callable[[Tensor], Tensor], dict[str,
 
 
 @pytest.mark.filterwarnings("ignore:.*torch.jit.*:DeprecationWarning")
+@pytest.mark.thorough(cases="values")
 @pytest.mark.parametrize("name", NETWORKS)
 @pytest.mark.parametrize("kind", FORMATS)
 def test_the_file_computes_what_the_model_does(kind: str, name: str) -> None:

@@ -9,8 +9,6 @@ import os
 import re
 import shutil
 import signal
-import subprocess
-import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -18,14 +16,16 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+import warm
 from byte_model import END, write_model
 from peft import PeftModel
 from run_files import run_file
 from scipy.stats import chisquare
 from transformers import AutoModelForCausalLM
+from undrawn import undrawn
 
 from tacit.cli.app import run as command
-from tacit.runs import completing, prepare, train
+from tacit.runs import completing, prepare
 from tacit.runs.completing import complete
 from tacit.runs.generate import Generation, _encoded, _sole_writer
 from tacit.runs.kinds.texts import Tokens
@@ -59,8 +59,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     lines = [json.dumps({"body": f"{number:x} is a text"}) for number in range(40)]
     (folder / "documents.jsonl").write_text("\n".join(lines))
     (folder / "prompts.txt").write_text("\n".join(PROMPTS) + "\n\n")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(train, "draw_run", lambda *_: ())
+    with undrawn():
         for name, more in (("whole", ""), ("lora", LORA)):
             (folder / f"{name}.toml").write_text(CONFIG.format(folder=folder) + more)
             run = prepare(folder / f"{name}.toml", out=folder / name, generator=seeded_generator(3))
@@ -312,15 +311,18 @@ def test_a_file_that_was_cut_anywhere_is_continued(
 
 
 def test_a_killed_process_is_continued(whole: bytes, runs: Path, tmp_path: Path) -> None:
-    words = [sys.executable, "-m", "tacit", "generate", str(runs / "whole"), "--out", str(tmp_path), *LONG]
-    process = subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    path, end = tmp_path / "texts.jsonl", time.monotonic() + 100
+    script, out = tmp_path / "started.py", tmp_path / "out"
+    script.write_text("from tacit.cli import main; main()")
+    words = ["generate", str(runs / "whole"), "--out", str(out), *LONG]
+    process = warm.start(script, *words, streams=[os.devnull, tmp_path / "said", tmp_path / "complained"])
+    path, end = out / "texts.jsonl", time.monotonic() + 100
     while not (path.exists() and path.stat().st_size) and time.monotonic() < end:
         time.sleep(0.001)
-    os.kill(process.pid, signal.SIGKILL)
-    process.wait()
+    process.kill()
+    process.join()
+    assert process.exitcode == -signal.SIGKILL
     assert path.stat().st_size > 0
-    assert generate(runs, tmp_path, *LONG) == 0
+    assert generate(runs, out, *LONG) == 0
     assert path.read_bytes() == whole
 
 

@@ -20,6 +20,7 @@ from run_files import run_file
 from safetensors.torch import load_file
 from telling import Reporter, Trainer, say
 from torch import nn
+from undrawn import undrawn
 
 from tacit.errors import InvalidInput, PrivacyRefusal
 from tacit.runs import Run, prepare
@@ -27,7 +28,8 @@ from tacit.runs.checks import sole_user
 from tacit.testing import seeded_generator
 from tacit.training import run as run_module
 
-pytestmark = pytest.mark.usefixtures("no_pictures")
+pytest_plugins = ["undrawn"]
+pytestmark = pytest.mark.usefixtures("nothing_drawn")
 STEPS = 60
 KILLS = 10
 
@@ -136,7 +138,8 @@ def uninterrupted(path: Path, config: str) -> Path:
     write_files(path, config)
     before = Path.cwd()
     try:
-        assert start_run(path, resume=False).start() is not None
+        with undrawn():
+            assert start_run(path, resume=False).start() is not None
     finally:
         os.chdir(before)
     return path / "out"

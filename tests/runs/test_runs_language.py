@@ -37,7 +37,8 @@ from tacit.runs.model import losses_of
 from tacit.runs.plan import make_plan
 from tacit.testing import seeded_generator
 
-pytestmark = pytest.mark.usefixtures("no_pictures")
+pytest_plugins = ["undrawn"]
+pytestmark = pytest.mark.usefixtures("nothing_drawn")
 CONFIG = run_file(
     data='jsonl = "{folder}/documents.jsonl"; text = "body"; sequence_length = 8; '
     'documents = "split"; test_fraction = 0.3',

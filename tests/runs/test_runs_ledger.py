@@ -34,7 +34,8 @@ from tacit.testing import seeded_generator
 from tacit.training import StepCharges
 
 STEPS, CHUNK, KILLS = 30, 7, 12
-pytestmark = pytest.mark.usefixtures("no_pictures")
+pytest_plugins = ["undrawn"]
+pytestmark = pytest.mark.usefixtures("nothing_drawn")
 CONFIG = run_file(
     data='name = "digits"',
     privacy='noise_multiplier = 1.0; unit = "image"; records = 1437',

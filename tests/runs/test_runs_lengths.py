@@ -17,7 +17,8 @@ from tacit.runs.build import make_session
 from tacit.testing import seeded_generator
 from tacit.training.streamed import StreamedBatches
 
-pytestmark = pytest.mark.usefixtures("no_pictures")
+pytest_plugins = ["undrawn"]
+pytestmark = pytest.mark.usefixtures("nothing_drawn")
 SEVERAL = {"sequence_length = 8": "lengths = [3, 6, 8]", '"adam"': '"sgd"'}
 ONE = {'"adam"': '"sgd"'}
 USERS = {

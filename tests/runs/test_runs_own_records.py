@@ -27,10 +27,21 @@ CONFIG = run_file(
     columns_ill='kind = "category"; values = ["no", "yes"]',
     privacy='noise_multiplier = 2.0; unit = "person"; records = 250; one_record_per_unit = true',
     optimizer="learning_rate = 0.1",
-    training="batch_size = 50; steps = 4",
-    run="checkpoint_every = 1",
-    ledger='url = "budget.db"; dataset = "people"; chunk = 4',
+    training="batch_size = 50; steps = 5",
+    run="rows = 1; checkpoint_every = 1",
+    ledger='url = "budget.db"; dataset = "people"; chunk = 5',
 )
+
+QUIET = """
+from undrawn import undrawn
+
+from tacit.cli import main
+from tacit.training import session
+
+session.warn_if_drowned = lambda signal: None
+with undrawn():
+    main()
+"""
 
 
 def write(path: Path, count: int, seed: int, header: str = "name,age,ill") -> None:
@@ -49,7 +60,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         ledger.open_dataset("people", policy)
     monkeypatch.chdir(tmp_path)
     (tmp_path / "run.toml").write_text(CONFIG)
-    (tmp_path / "started.py").write_text("from tacit.cli import main; main()")
+    (tmp_path / "started.py").write_text(QUIET)
     return tmp_path
 
 
@@ -83,7 +94,7 @@ def test_two_processes_with_a_table_each_are_one_run(here: Path) -> None:
     codes, outs, errs = trained(here)
     assert codes == [0, 0], errs
     statement = json.loads((here / "out" / "statement.json").read_text())
-    of_one_process = check_run("run.toml", out="other").plan.event_after(4)
+    of_one_process = check_run("run.toml", out="other").plan.event_after(5)
     assert event_from_json(json.dumps(statement["event"])) == of_one_process
     line = "2 processes that trust each other, each with records of its own that no other process reads,"
     assert any(line in note for note in statement["notes"])

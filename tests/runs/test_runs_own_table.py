@@ -13,7 +13,8 @@ import pytest
 from tacit.cli.app import run
 from tacit.columns.sections import find_blanks
 
-pytestmark = pytest.mark.usefixtures("no_pictures")
+pytest_plugins = ["undrawn"]
+pytestmark = pytest.mark.usefixtures("nothing_drawn")
 WARDS = ("surgery", "cardiology", "oncology", "paediatrics", "psychiatry")
 HEADER = ("patient_id", "age", "weight", "sex", "ward", "admitted", "emergency", "visits", "readmitted")
 FACTS = (

@@ -22,7 +22,8 @@ from tacit.runs.attack import audit_folder
 from tacit.runs.train import Run, prepare
 from tacit.testing import seeded_generator
 
-pytestmark = pytest.mark.usefixtures("no_pictures")
+pytest_plugins = ["undrawn"]
+pytestmark = pytest.mark.usefixtures("nothing_drawn")
 PEOPLE = 160
 TOML = run_file(
     data='table = "visits.csv"; target = "sick"; {data}',

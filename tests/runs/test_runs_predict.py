@@ -25,6 +25,7 @@ from run_files import run_file
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 from torch import Tensor
+from undrawn import undrawn
 
 import tacit
 from tacit.cli.app import run as command
@@ -33,11 +34,11 @@ from tacit.errors import InvalidInput, TacitError
 from tacit.ledger import Ledger, Policy, RenyiBudget
 from tacit.models import PictureFeatures
 from tacit.runs import predict, prepare
-from tacit.runs import train as runner
 from tacit.runs.learners import Description, read_description
 from tacit.runs.predict import Predictor, write_predictions
 
-pytestmark = pytest.mark.usefixtures("no_pictures")
+pytest_plugins = ["undrawn"]
+pytestmark = pytest.mark.usefixtures("nothing_drawn")
 SECRET = "48151623"
 ROWS = 300
 
@@ -218,6 +219,7 @@ def test_every_kind_of_run_comes_back_as_it_was(kind: str, monkeypatch: pytest.M
         assert loaded.description.input_shape == (81, 2, 3)
 
 
+@pytest.mark.thorough(instead="test_every_kind_of_run_comes_back_as_it_was")
 def test_digits_by_features_of_pictures_are_predicted_from_their_pixels() -> None:
     settings = DIGITS.replace('name = "digits"', 'name = "digits"\nfeatures = "pictures"')
     model, _ = trained(settings)
@@ -567,9 +569,8 @@ WRONG_TABLES: dict[str, tuple[Callable[[], Any], str]] = {
 def finished(factory: pytest.TempPathFactory, make: Callable[[], object]) -> Path:
     """The folder of a run that several tests read."""
     folder = factory.mktemp("made")
-    with pytest.MonkeyPatch.context() as patch:
+    with pytest.MonkeyPatch.context() as patch, undrawn():
         patch.chdir(folder)
-        patch.setattr(runner, "draw_run", lambda *_: ())
         make()
     return folder / "out"
 

@@ -24,7 +24,8 @@ from tacit.runs import prepare, read_config
 from tacit.runs.kinds import load_data
 from tacit.runs.predict import load
 
-pytestmark = pytest.mark.usefixtures("no_pictures")
+pytest_plugins = ["undrawn"]
+pytestmark = pytest.mark.usefixtures("nothing_drawn")
 
 RUN = """
 [data]
@@ -105,7 +106,7 @@ def test_the_recipe_fills_in_what_the_file_leaves_out(tmp_path: Path) -> None:
 @pytest.mark.parametrize("tune", ["head", "lora", "full"])
 def test_the_folder_alone_predicts_as_the_trained_model_to_the_bit(tmp_path: Path, tune: str) -> None:
     lora = '\n[lora]\nrank = 2\ntargets = ["c_attn"]\n' if tune == "lora" else ""
-    steps = "" if tune == "head" else "\n[training]\nbatch_size = 60\nsteps = 3\n"
+    steps = "" if tune == "head" else "\n[training]\nbatch_size = 60\nsteps = 5\n"
     path = configured(tmp_path, f'tune = "{tune}"\n{lora}{steps}')
     run = prepare(path, out=tmp_path / "run")
     outcome = run.start()

@@ -23,7 +23,8 @@ from tacit.runs import prepare
 from tacit.runs.checks import check_run
 from tacit.runs.predict import load
 
-pytestmark = pytest.mark.usefixtures("no_pictures")
+pytest_plugins = ["undrawn"]
+pytestmark = pytest.mark.usefixtures("nothing_drawn")
 
 PICTURES = """
 [data]

@@ -38,7 +38,8 @@ from tacit.testing import seeded_generator
 from tacit.training import Evaluation, evaluate, train
 from tacit.training.loop import MetricsRow
 
-pytestmark = pytest.mark.usefixtures("no_pictures")
+pytest_plugins = ["undrawn"]
+pytestmark = pytest.mark.usefixtures("nothing_drawn")
 CONFIG = run_file(
     data='table = "people.csv"; test_fraction = 0.4; target = "sick"',
     columns='a = { kind = "number", lower = -1, upper = 1 }; '

@@ -18,6 +18,8 @@ from tacit.errors import InvalidInput, PrivacyRefusal
 from tacit.ledger import Ledger, Policy, RenyiBudget
 from tacit.runs.train import Run, prepare
 
+pytest_plugins = ["undrawn"]
+pytestmark = pytest.mark.usefixtures("nothing_drawn")
 PEOPLE, MESSAGES = 60, 400
 TOML = run_file(
     data='table = "mail.csv"; target = "urgent"; user = {user}; {data}; {test}',

@@ -23,7 +23,8 @@ from tacit.runs.config import parse_config
 from tacit.runs.kinds import source_of
 from tacit.runs.plan import trained_weights
 
-pytestmark = pytest.mark.usefixtures("no_pictures")
+pytest_plugins = ["undrawn"]
+pytestmark = pytest.mark.usefixtures("nothing_drawn")
 RUN = run_file(
     data='table = "study.csv"; test_fraction = 0.4; time = "days"; event = "died"',
     columns='age = { kind = "number", lower = 20, upper = 90 }; '
@@ -111,7 +112,7 @@ def test_the_model_is_read_again_as_it_was_trained(made: Path, monkeypatch: pyte
 
 
 @pytest.mark.thorough(cases=1)
-@pytest.mark.parametrize("verb", [["attack", "run"], ["audit", "run"]])
+@pytest.mark.parametrize("verb", [["attack", "run", "--shadows", "4"], ["audit", "run"]])
 def test_a_finished_run_can_be_tested(
     made: Path, verb: list[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

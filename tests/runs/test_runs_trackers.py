@@ -24,7 +24,8 @@ from tacit.runs.metrics import MLflowWatcher, WandbWatcher, public_parameters
 from tacit.training import step as stepping
 from tacit.training.loop import MetricsRow
 
-pytestmark = pytest.mark.usefixtures("no_pictures")
+pytest_plugins = ["undrawn"]
+pytestmark = pytest.mark.usefixtures("nothing_drawn")
 RUN = run_file(
     data='table = "visits.csv"; target = "ill"; test_fraction = 0.25',
     columns='age = { kind = "number", lower = 17, upper = 90 }; '
