@@ -364,6 +364,7 @@ def laplace_overlap(scales: tuple[float, ...], epsilon: float) -> float:
     return float(np.dot(total, np.maximum(-np.expm1(epsilon - losses), 0.0)))
 
 
+@pytest.mark.thorough(cases="values")
 @pytest.mark.parametrize("method", ["pld", "best", "optimal", "basic", "strong"])
 @pytest.mark.parametrize(
     ("events", "most"),
@@ -389,12 +390,12 @@ def test_delta_is_0_at_the_largest_loss(method: str, events: tuple[Event, ...], 
 )
 def test_delta_falls_up_to_the_largest_loss(events: tuple[Event, ...]) -> None:
     curve = curve_of(Compose(events))
-    epsilons = [1.3, 1.4, 1.499, 1.5 - 1e-6, 1.5 - 1e-9, 1.5 - 1e-12, 1.5]
+    epsilons = [1.3, 1.499, 1.5 - 1e-6, 1.5 - 1e-12, 1.5]
     deltas = [curve.delta(epsilon) for epsilon in epsilons]
     assert deltas == sorted(deltas, reverse=True)
     if isinstance(events[0], Laplace):
         assert deltas[0] == pytest.approx(laplace_overlap((1.0, 2.0), 1.3), rel=1e-3)
-        for epsilon, delta in zip(epsilons[2:], deltas[2:], strict=True):
+        for epsilon, delta in zip(epsilons[1:], deltas[1:], strict=True):
             truth = -math.expm1(epsilon - 1.5) / 4.0  # both losses are the largest ones
             assert delta >= truth * (1.0 - 1e-9)
 
@@ -467,7 +468,7 @@ parts = st.one_of(
 
 
 @pytest.mark.untraced
-@settings(max_examples=8, deadline=None)
+@settings(max_examples=4, deadline=None)
 @given(events=st.lists(parts, min_size=3, max_size=3), log_delta=st.floats(-15.0, -4.0))
 def test_composition_in_any_order_costs_the_same_and_no_less_than_its_parts(
     events: list[Event], log_delta: float
