@@ -62,6 +62,7 @@ def test_eight_processes_get_exactly_what_there_is(url: str, folder: Path) -> No
     assert found["granted"] == 100
 
 
+@pytest.mark.thorough(cases=1)
 def test_reading_then_writing_is_caught(url: str, folder: Path) -> None:
     """The control: the harness sees the overspend of a balance that is read, checked and written back."""
     found = torture("crowd", url, folder, processes=8, attempts=110, client="naive")
@@ -75,7 +76,7 @@ def test_without_the_lock_the_second_lock_holds(server: Any, folder: Path) -> No
 
 
 def test_sudden_death_breaks_no_promise(url: str, folder: Path) -> None:
-    found = torture("sudden death", url, folder, rounds=4, grants=150, longest=0.2)
+    found = torture("sudden death", url, folder, rounds=3, grants=100, longest=0.2)
     assert found["released"] + found["reply lost"] + found["forfeited"] == found["charges"]
 
 
