@@ -243,7 +243,7 @@ def test_brackets_are_narrow_around_the_truth(
 
 
 @pytest.mark.untraced
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=8, deadline=None)
 @given(
     log_q=st.floats(math.log(1e-3), math.log(0.5)),
     log_sigma=st.floats(math.log(0.7), math.log(20.0)),

@@ -365,19 +365,20 @@ def test_a_selection_of_selections_against_another_implementation() -> None:
 
 def test_selection_costs_more_than_a_run_and_less_than_all_of_them() -> None:
     run = Repeat(PoissonSampled(0.01, Gaussian(2.0)), 1000)
-    for event in (
+    events = (
         PrivateSelection(run, "poisson", 10.0),
         PrivateSelection(run, "negative-binomial", 10.0, 1.0),
-    ):
-        assert epsilon(run) < epsilon(event) < epsilon(Repeat(run, 10))
-        assert epsilon(Compose((event, Gaussian(3.0)))) > epsilon(event)
-        assert epsilon(event, method="basic") < epsilon(event)  # it knows the curve of a run
+    )
+    found = [epsilon(event) for event in events]
+    for event, price in zip(events, found, strict=True):
+        assert epsilon(run) < price < epsilon(Repeat(run, 10))
+        assert epsilon(Compose((event, Gaussian(3.0)))) > price
+        assert epsilon(event, method="basic") < price  # it knows the curve of a run
     replaced = PrivateSelection(Gaussian(8.0), "poisson", 10.0)
     assert epsilon(replaced, adjacency="replace-one") == epsilon(
         PrivateSelection(Gaussian(4.0), "poisson", 10.0)
     )
-    exchanged = epsilon(PrivateSelection(run, "poisson", 10.0), adjacency="replace-one")
-    assert exchanged > epsilon(PrivateSelection(run, "poisson", 10.0))
+    assert epsilon(events[0], adjacency="replace-one") > found[0]
 
 
 # --- refusals ----------------------------------------------------------------------------------------------

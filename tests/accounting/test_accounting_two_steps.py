@@ -113,6 +113,7 @@ def test_delta_against_multi_precision(
     assert upper - lower <= 1e-6 * upper
 
 
+@pytest.mark.thorough(cases=1)
 @pytest.mark.parametrize("adjacency", ["add-remove", "replace-one"])
 def test_two_steps_have_narrow_brackets(adjacency: str) -> None:
     for event in (
