@@ -43,7 +43,7 @@ def exact_log_moment(q: float, sigma: float, power: float) -> float:
             return mp.npdf(x, 0, width) * (1 - rate + rate * mp.exp((2 * x - 1) / (2 * width**2))) ** s
 
         low, high = min(power, 0.0) - 16 * sigma, max(power, 1.0) + 16 * sigma
-        return float(mp.log(mp.quad(integrand, mp.linspace(low, high, 41))))
+        return float(mp.log(mp.quad(integrand, mp.linspace(low, high, 41), method="gauss-legendre")))
 
 
 # --- correlated noise --------------------------------------------------------------------------------------

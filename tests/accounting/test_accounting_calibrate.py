@@ -72,6 +72,7 @@ CERTIFIED: dict[str, tuple[Callable[[float], Event], float]] = {
 }
 
 
+@pytest.mark.thorough(cases=6)
 @pytest.mark.parametrize("name", CERTIFIED)
 def test_calibrate_is_certified_for_other_plans(name: str) -> None:
     check_certified(*CERTIFIED[name])
@@ -145,6 +146,7 @@ def test_calibrate_just_above_the_least_noise() -> None:
 # --- trials with more noise than the accountant prices ---------------------------------------------------
 
 
+@pytest.mark.thorough(cases="values")
 @pytest.mark.parametrize(("rate", "steps", "scale"), [(0.5, 8, 2e5), (1.0, 4, 1.0), (0.5, 8, 1.0)])
 def test_calibrate_though_a_trial_has_more_noise_than_is_priced(
     rate: float, steps: int, scale: float
@@ -255,6 +257,7 @@ def test_schedule_is_cheap() -> None:
     assert 0 < drawn.call_count <= 60
 
 
+@pytest.mark.thorough(cases=1)
 @pytest.mark.parametrize(("delta", "adjacency"), [(1e-100, "add-remove"), (1e-300, "replace-one")])
 def test_calibrate_at_a_delta_next_to_nothing(delta: float, adjacency: str) -> None:
     noise = noise_for(lambda s: dp_sgd(s, steps=100), 1.0, delta=delta, adjacency=adjacency)

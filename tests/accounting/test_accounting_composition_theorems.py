@@ -298,7 +298,7 @@ def test_sampling_with_replacement_of_one_record_and_of_what_is_not_priced() -> 
 
 @pytest.mark.thorough(cases="values")
 @pytest.mark.untraced
-@pytest.mark.parametrize("method", ["basic", "strong", "optimal"])
+@pytest.mark.parametrize("method", ["optimal", "strong", "basic"])
 @pytest.mark.parametrize(
     "event",
     [

@@ -52,7 +52,7 @@ def exact_transform(term: Mixture, tilt: float, u: float) -> tuple[mp.mpf, mp.mp
             far = (1 + tilt) * max(shifts) + 13 * sigma
             ends = (-far, far) if term.direction != "remove" else (-reach, far)
             pieces = 12 + int(abs(mp.im(z)) * float(ends[1] - ends[0]) * term.shifts[-1] / term.sigma**2 / 8)
-            return mp.quad(integrand, mp.linspace(*ends, pieces + 1))
+            return mp.quad(integrand, mp.linspace(*ends, pieces + 1), method="gauss-legendre")
 
         value = moment(z)
         return mp.log(value), moment(mp.mpc(z, u)) / value
@@ -137,7 +137,7 @@ def test_long_doubles_keep_what_doubles_round_away(
 
 
 @pytest.mark.untraced
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(
     log_q=st.floats(math.log(1e-6), math.log(0.95)),
     log_sigma=st.floats(math.log(0.3), math.log(30.0)),
@@ -243,7 +243,7 @@ def test_brackets_are_narrow_around_the_truth(
 
 
 @pytest.mark.untraced
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=8, deadline=None)
 @given(
     log_q=st.floats(math.log(1e-3), math.log(0.5)),
     log_sigma=st.floats(math.log(0.7), math.log(20.0)),

@@ -168,6 +168,7 @@ def two_bins(sigma: float, epsilon: float) -> float:
     return max(remove, add)
 
 
+@pytest.mark.thorough(cases=4)
 @pytest.mark.parametrize(
     ("sigma", "epsilon"), [(0.8, 0.5), (0.8, 4.0), (0.8, 7.0), (1.0, 5.5), (1.0, 6.0), (2.0, 3.0), (5.0, 1.2)]
 )
@@ -210,6 +211,9 @@ def test_a_selection_of_passes_is_as_tight_as_its_curve_is_long() -> None:
     assert np.all(np.diff(deltas) < 0.0)
 
 
+@pytest.mark.thorough(
+    instead="accounting/test_accounting_pairs_bins.py::test_balls_in_bins_with_other_mechanisms"
+)
 @pytest.mark.parametrize("delta", [1e-3, 1e-12])
 def test_passes_with_other_mechanisms_have_a_narrow_bracket(delta: float) -> None:
     event: Event = Compose((Repeat(BallsInBins(5, Gaussian(1.2)), 3), Laplace(4.0)))
@@ -260,7 +264,7 @@ def test_sums_with_one_large_term_by_plain_convolution(bins: int, down: bool, ra
     [{"epsilon": 3.0}, {"epsilon": 0.07}, {"epsilon": 50.0}, {"advantage": 0.2},
      {"true_positive_rate": 0.3, "false_positive_rate": 0.01}],
 )  # fmt: skip
-@pytest.mark.parametrize(("batch_size", "steps"), [(10, 300), (100, 5), (1000, 40)])
+@pytest.mark.parametrize(("batch_size", "steps"), [(10, 300), (1000, 40), (100, 5)])
 def test_a_plan_has_six_digits_of_noise_and_keeps_its_promise(
     goal: dict[str, Any], batch_size: int, steps: int
 ) -> None:

@@ -364,6 +364,7 @@ def laplace_overlap(scales: tuple[float, ...], epsilon: float) -> float:
     return float(np.dot(total, np.maximum(-np.expm1(epsilon - losses), 0.0)))
 
 
+@pytest.mark.thorough(cases="values")
 @pytest.mark.parametrize("method", ["pld", "best", "optimal", "basic", "strong"])
 @pytest.mark.parametrize(
     ("events", "most"),
@@ -389,12 +390,12 @@ def test_delta_is_0_at_the_largest_loss(method: str, events: tuple[Event, ...], 
 )
 def test_delta_falls_up_to_the_largest_loss(events: tuple[Event, ...]) -> None:
     curve = curve_of(Compose(events))
-    epsilons = [1.3, 1.4, 1.499, 1.5 - 1e-6, 1.5 - 1e-9, 1.5 - 1e-12, 1.5]
+    epsilons = [1.3, 1.499, 1.5 - 1e-6, 1.5 - 1e-12, 1.5]
     deltas = [curve.delta(epsilon) for epsilon in epsilons]
     assert deltas == sorted(deltas, reverse=True)
     if isinstance(events[0], Laplace):
         assert deltas[0] == pytest.approx(laplace_overlap((1.0, 2.0), 1.3), rel=1e-3)
-        for epsilon, delta in zip(epsilons[2:], deltas[2:], strict=True):
+        for epsilon, delta in zip(epsilons[1:], deltas[1:], strict=True):
             truth = -math.expm1(epsilon - 1.5) / 4.0  # both losses are the largest ones
             assert delta >= truth * (1.0 - 1e-9)
 
@@ -416,9 +417,10 @@ def test_claims_compose_exactly_at_their_largest_loss(method: str) -> None:
 
 def test_no_delta_is_a_negative_0() -> None:
     for event in (Laplace(1.0), Compose((Laplace(1.0), Laplace(2.0))), PoissonSampled(0.1, Laplace(1.0))):
+        curve = curve_of(event)
         for epsilon in (-0.0, 1.0, 5.0):
-            assert math.copysign(1.0, curve_of(event).delta(epsilon)) == 1.0
-        assert not np.signbit(curve_of(event).delta(np.array([-0.0, 1.0, 5.0]))).any()
+            assert math.copysign(1.0, curve.delta(epsilon)) == 1.0
+        assert not np.signbit(curve.delta(np.array([-0.0, 1.0, 5.0]))).any()
 
 
 def test_groups_of_groups_multiply_and_one_is_itself() -> None:
@@ -467,7 +469,7 @@ parts = st.one_of(
 
 
 @pytest.mark.untraced
-@settings(max_examples=8, deadline=None)
+@settings(max_examples=4, deadline=None)
 @given(events=st.lists(parts, min_size=3, max_size=3), log_delta=st.floats(-15.0, -4.0))
 def test_composition_in_any_order_costs_the_same_and_no_less_than_its_parts(
     events: list[Event], log_delta: float
@@ -492,11 +494,11 @@ def test_composition_between_methods_is_the_sum_and_holds() -> None:
     first, second = curve_of(Gaussian(5.0), "rdp"), curve_of(Laplace(3.0), "pld")
     both, turned = first.compose(second), second.compose(first)
     exact = curve_of(Compose((Gaussian(5.0), Laplace(3.0))))
-    for delta in (1e-3, 1e-8):
-        assert both.epsilon(delta) >= exact.epsilon_bounds(delta)[0]
-        assert both.epsilon(delta) == pytest.approx(turned.epsilon(delta), rel=1e-9)
-        assert both.epsilon(delta) <= first.epsilon(delta / 2) + second.epsilon(delta / 2) + 1e-9
-        assert both.epsilon_bounds(delta)[0] <= exact.epsilon(delta)
+    delta = 1e-8
+    assert both.epsilon(delta) >= exact.epsilon_bounds(delta)[0]
+    assert both.epsilon(delta) == pytest.approx(turned.epsilon(delta), rel=1e-9)
+    assert both.epsilon(delta) <= first.epsilon(delta / 2) + second.epsilon(delta / 2) + 1e-9
+    assert both.epsilon_bounds(delta)[0] <= exact.epsilon(delta)
     assert both.delta(1.0) >= exact.delta_bounds(1.0)[0]
     assert both.method == "rdp + pld"
     thrice = both.compose(turned)

@@ -127,6 +127,7 @@ def test_too_little_noise_in_a_mixture_is_refused() -> None:
         curve_of(Repeat(PoissonSampled(0.1, Gaussian(0.001)), 2))
 
 
+@pytest.mark.thorough(cases=16)
 @pytest.mark.parametrize("method", sorted(METHODS))
 @pytest.mark.parametrize("base", [Gaussian(8.0), Laplace(8.0)])
 @pytest.mark.parametrize("count", [1, 7])

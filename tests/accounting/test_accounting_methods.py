@@ -158,7 +158,7 @@ def test_moments_are_the_published_integrals() -> None:
                 return mixture(z) * (mixture(z) / mp.npdf(z, 0, sigma)) ** order
 
             points = mp.linspace(-90, 110, 20)
-            exact = float(mp.log(max(mp.quad(e1, points), mp.quad(e2, points))))
+            exact = float(mp.log(max(mp.quad(e, points, method="gauss-legendre") for e in (e1, e2))))
             assert exact <= alpha[order - 1] <= exact + 1e-12
 
 
@@ -210,7 +210,7 @@ def test_figure_2_as_published_and_as_proven() -> None:
 
 
 @given(log_mu=st.floats(-18.0, 4.0), reach=st.floats(-6.0, 36.0))
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=100, deadline=None)
 def test_gaussian_rounding_is_within_its_allowance_however_small_the_sensitivity(
     log_mu: float, reach: float
 ) -> None:

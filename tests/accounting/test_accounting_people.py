@@ -82,6 +82,7 @@ SETTINGS = [
 ]  # fmt: skip
 
 
+@pytest.mark.thorough(cases=20)
 @pytest.mark.parametrize(("k", "rate", "sigma", "epsilon"), SETTINGS)
 def test_one_step_is_that_of_the_integral(k: int, rate: float, sigma: float, epsilon: float) -> None:
     truth = one_step(k, rate, sigma, epsilon)
@@ -90,6 +91,7 @@ def test_one_step_is_that_of_the_integral(k: int, rate: float, sigma: float, eps
     assert truth * (1 - 1e-9) <= found <= truth * (1 + 1e-5) + 1e-25
 
 
+@pytest.mark.thorough(cases=3)
 @pytest.mark.parametrize(
     ("k", "rate", "sigma", "epsilon"),
     [(2, 0.1, 1.0, 0.5), (4, 0.1, 2.0, 0.3), (8, 0.05, 2.0, 0.7), (3, 0.4, 3.0, 0.4), (16, 0.02, 1.5, 1.0)],

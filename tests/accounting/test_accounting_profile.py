@@ -323,7 +323,7 @@ def test_losses_that_are_raised_to_a_floor_dominate(floor: float) -> None:
 
 
 @pytest.mark.untraced
-@settings(max_examples=3, deadline=None)
+@settings(max_examples=2, deadline=None)
 @given(
     q=st.floats(0.05, 0.9),
     sigma=st.floats(0.6, 4.0),

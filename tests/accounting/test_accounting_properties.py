@@ -50,7 +50,7 @@ def test_brackets_and_order(q: float, sigma: float, steps: int, log_delta: float
     assert 0.0 <= curve.delta(upper) <= 1.0
 
 
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=8, deadline=None)
 @given(q=rates, sigma=noises, steps=st.integers(2, 50), log_delta=log_deltas)
 def test_replace_one_costs_at_least_add_remove(q: float, sigma: float, steps: int, log_delta: float) -> None:
     delta = math.exp(log_delta)

@@ -116,7 +116,7 @@ def brute_force_epsilon(order: float, gamma: float, delta: float) -> float:
 
         def least_q(p: mp.mpf) -> mp.mpf:
             low, high = mp.mpf(10) ** -60, p
-            for _ in range(160):
+            for _ in range(60):
                 middle = mp.sqrt(low * high)
                 inside = (
                     p**alpha * middle ** (1 - alpha) + (1 - p) ** alpha * (1 - middle) ** (1 - alpha) <= limit

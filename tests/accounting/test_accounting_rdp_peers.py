@@ -55,6 +55,7 @@ CASES: dict[str, tuple[Event, dpa.DpEvent]] = {
 }
 
 
+@pytest.mark.thorough(cases="values")
 @pytest.mark.parametrize("name", list(CASES))
 @pytest.mark.parametrize("delta", [1e-3, 1e-6])
 def test_never_looser_than_dp_accounting(name: str, delta: float) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from functools import cache
 
 import numpy as np
 import pytest
@@ -133,8 +134,10 @@ def test_what_is_computed_grows_with_the_root_of_the_people_at_most(
     assert max(outcomes) < (10**7 if categories == 10 else 10**6)  # a second, and a tenth
 
 
+@pytest.mark.thorough(cases=3)
 @pytest.mark.parametrize("categories", [None, 2, 3, 20])
 def test_more_people_and_more_answers_cost_less_and_more_epsilon_more(categories: int | None) -> None:
+    @cache
     def of(records: int, epsilon: float, kind: int | None = categories) -> float:
         return account(ShuffledReports(records, epsilon, kind), adjacency="replace-one").epsilon(1e-6)
 

@@ -14,6 +14,7 @@ import pytest
 from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
+from scipy.optimize import brentq
 from scipy.special import ndtr
 
 from tacit.accounting import account, convolve
@@ -43,7 +44,7 @@ def _densities(q: Any, sigma: Any, way: Direction, s: Any) -> tuple[Any, Any]:
 
 
 def _cut(q: float, sigma: float, way: Direction, loss: float) -> float:
-    """Find x where the loss of a step is ``loss``, by bisection in doubles: an error of second order."""
+    """Find x where the loss of a step is ``loss``, in doubles: an error of second order."""
 
     def excess(s: float) -> float:
         plus = math.log1p(q * math.expm1((2 * s - 1) / (2 * sigma**2))) if way != "add" else 0.0
@@ -55,10 +56,7 @@ def _cut(q: float, sigma: float, way: Direction, loss: float) -> float:
         return math.inf
     if excess(low) > 0.0:
         return -math.inf
-    for _ in range(70):
-        middle = (low + high) / 2
-        low, high = (middle, high) if excess(middle) < 0.0 else (low, middle)
-    return low
+    return float(brentq(excess, low, high, xtol=1e-13))
 
 
 def _delta(q: float, sigma: float, rate: float, noise: float, way: Direction, epsilon: float) -> float:
@@ -115,6 +113,7 @@ def test_delta_against_multi_precision(
     assert upper - lower <= 1e-6 * upper
 
 
+@pytest.mark.thorough(cases=1)
 @pytest.mark.parametrize("adjacency", ["add-remove", "replace-one"])
 def test_two_steps_have_narrow_brackets(adjacency: str) -> None:
     for event in (

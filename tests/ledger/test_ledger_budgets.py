@@ -284,13 +284,13 @@ def worst_delta(divergence: Any, order: float, epsilon: float) -> Any:
     def delta_at(log_p: Any) -> Any:
         p = mpmath.exp(log_p)
         low, high = mpmath.mpf(10) ** -60, p
-        for _ in range(90):
+        for _ in range(60):
             middle = mpmath.sqrt(low * high)
             low, high = (middle, high) if excess(p, middle) > 0 else (low, middle)
         return p - mpmath.exp(epsilon) * high
 
     left, right = mpmath.mpf(-40), mpmath.mpf("-1e-6")
-    for _ in range(40):  # golden section: delta is concave along the constraint
+    for _ in range(30):  # golden section: delta is concave along the constraint
         a, b = left + (right - left) * 0.382, left + (right - left) * 0.618
         left, right = (a, right) if delta_at(a) < delta_at(b) else (left, b)
     return delta_at((left + right) / 2)

@@ -105,6 +105,7 @@ def undercharged(budget: Budget, adjacency: str) -> bool:
     return False
 
 
+@pytest.mark.thorough(cases="values")
 @pytest.mark.parametrize("adjacency", ["add-remove", "replace-one"])
 @pytest.mark.parametrize("budget", BUDGETS, ids=repr)
 def test_claims_cost_no_less_than_by_dp_accounting(budget: Budget, adjacency: str) -> None:

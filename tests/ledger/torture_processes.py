@@ -1,8 +1,9 @@
 """Processes that charge one ledger at once, and die of it: a program, for it forks.
 
 ``python torture_processes.py '{"what": "crowd", "url": ..., ...}'`` runs one of the functions in ``TORTURES``
-and prints what it found as JSON.  A client writes every release to a file of its own at the moment at which
-it would be shown; afterwards the ledger is held against these files.
+and prints what it found as JSON.  With ``--serve`` it reads such orders from its standard input, one a line.
+A client writes every release to a file of its own at the moment at which it would be shown; afterwards the
+ledger is held against these files.
 """
 
 from __future__ import annotations
@@ -104,7 +105,7 @@ def shown(folder: Path, *, clear: bool = True) -> list[dict[str, Any]]:
 
 
 @contextmanager
-def honest(url: str) -> Iterator[Ask]:
+def honest(url: str, _cap: float) -> Iterator[Ask]:
     """A client of the ledger."""
     with closing(Ledger.open(url)) as ledger:
 
@@ -119,7 +120,7 @@ def honest(url: str) -> Iterator[Ask]:
 
 
 @contextmanager
-def naive(url: str) -> Iterator[Ask]:
+def naive(url: str, cap: float) -> Iterator[Ask]:
     """The control: it reads the balance, checks it and writes it back, as one would without much thought."""
     patience = {"timeout": 600.0} if url.startswith("sqlite") else {}
     engine = sa.create_engine(url, isolation_level="AUTOCOMMIT", connect_args=patience)
@@ -128,7 +129,7 @@ def naive(url: str) -> Iterator[Ask]:
         with engine.connect() as connection:
             spent = connection.execute(sa.text("SELECT spent FROM naive")).scalar_one()
             time.sleep(0.001)
-            if spent + EPSILON > GRANTS * EPSILON:
+            if spent + EPSILON > cap:
                 return False
             connection.execute(sa.text("UPDATE naive SET spent = :spent"), {"spent": spent + EPSILON})
         return True
@@ -138,7 +139,7 @@ def naive(url: str) -> Iterator[Ask]:
 
 
 @contextmanager
-def unlocked(url: str) -> Iterator[Ask]:
+def unlocked(url: str, cap: float) -> Iterator[Ask]:
     """A mutant that takes no lock on the data set: the key of the entries, the second lock, must stop it."""
 
     def lock(self: Transaction, ids: Any) -> dict[int, Any]:
@@ -146,7 +147,7 @@ def unlocked(url: str) -> Iterator[Ask]:
         time.sleep(0.001)
         return {number: found[number] for number in ids}
 
-    with mock.patch.object(Transaction, "lock", lock), honest(url) as careful:
+    with mock.patch.object(Transaction, "lock", lock), honest(url, cap) as careful:
 
         def ask(key: str) -> bool:
             try:
@@ -160,14 +161,16 @@ def unlocked(url: str) -> Iterator[Ask]:
 CLIENTS = {"honest": honest, "naive": naive, "unlocked": unlocked}
 
 
-def crowd(url: str, folder: str, *, processes: int, attempts: int, client: str) -> dict[str, Any]:
-    """Let processes make attempts at a budget for ``GRANTS`` charges, all at once.
+def crowd(
+    url: str, folder: str, *, processes: int, attempts: int, client: str, grants: int = GRANTS
+) -> dict[str, Any]:
+    """Let processes make attempts at a budget for ``grants`` charges, all at once.
 
     Returns:
         The number of granted charges, the seconds in all, the longest wait, and the median.
     """
     with closing(Ledger.create(url)) as ledger:
-        ledger.open_dataset("crowd", policy())
+        ledger.open_dataset("crowd", policy(grants))
     naive_table(url)
     wait, go = os.pipe()
     here, ready = os.pipe()
@@ -175,7 +178,7 @@ def crowd(url: str, folder: str, *, processes: int, attempts: int, client: str) 
     def work(number: int) -> None:
         os.close(go)
         log = Log(Path(folder) / f"{number}.log")
-        with CLIENTS[client](url) as ask:
+        with CLIENTS[client](url, grants * EPSILON) as ask:
             os.write(ready, b".")
             os.close(ready)
             os.read(wait, 1)  # nothing comes: it ends when the parent closes the pipe
@@ -466,12 +469,40 @@ TORTURES: dict[str, Callable[..., dict[str, Any]]] = {
 }
 
 
-def main() -> int:
-    """Run one torture; its findings go to standard output as JSON."""
-    order = json.loads(sys.argv[1])
+def perform(text: str) -> dict[str, Any]:
+    """Run one torture."""
+    order = json.loads(text)
     what, url, folder = (order.pop(name) for name in ("what", "url", "folder"))
-    found = TORTURES[what](url, folder, **order)
-    sys.stdout.write(json.dumps(found) + "\n")
+    return TORTURES[what](url, folder, **order)
+
+
+def answer(text: str) -> None:
+    """Run one torture, and say what it found or broke."""
+    try:
+        say(found=perform(text))
+    except Exception:  # noqa: BLE001 - whatever it is, it is told
+        say(broken=traceback.format_exc())
+
+
+def say(**line: Any) -> None:
+    sys.stdout.write(json.dumps(line) + "\n")
+    sys.stdout.flush()
+
+
+def serve() -> None:
+    """Run the tortures that are ordered, each in a process of its own: to import takes longer than most."""
+    for text in sys.stdin:
+        _, status = os.waitpid(fork(partial(answer, text)), 0)
+        if status:
+            say(broken=f"the torture ended with status {status}")
+
+
+def main() -> int:
+    """Run one torture; its findings go to standard output as JSON. Or those of the standard input."""
+    if sys.argv[1] == "--serve":
+        serve()
+    else:
+        sys.stdout.write(json.dumps(perform(sys.argv[1])) + "\n")
     return 0
 
 

@@ -223,6 +223,7 @@ def chi_square(draws: list[int], law: Callable[[int], mpmath.mpf]) -> float:
     return float(stats.chisquare(observed, expected).pvalue)
 
 
+@pytest.mark.thorough(cases=2)
 @pytest.mark.untraced
 @pytest.mark.parametrize(
     ("name", "parameter"),
@@ -382,6 +383,7 @@ def rounded_law(sigma: Fraction, k: int) -> mpmath.mpf:
     return high - low
 
 
+@pytest.mark.thorough(cases=2)
 @pytest.mark.untraced
 @pytest.mark.parametrize("sigma", [Fraction(1, 3), Fraction(7, 5), Fraction(40)], ids=str)
 def test_rounded_normal_numbers_follow_the_law_and_the_test_sees_five_percent(sigma: Fraction) -> None:

@@ -127,7 +127,7 @@ def tolerance(name: str, radius: NDArray[np.floating]) -> NDArray[np.floating]:
 
 @pytest.mark.untraced
 @pytest.mark.parametrize("name", TRANSFORMS)
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(st.lists(st.tuples(radii, angles), min_size=1, max_size=40), st.sampled_from([1.0, 1e-20, 7e20]))
 def test_draws_are_those_of_the_definition(name: str, words: list[tuple[int, int]], std: float) -> None:
     got = TRANSFORMS[name](tile([w[0] for w in words], [w[1] for w in words]), std)[:, : len(words)] / std

@@ -95,6 +95,7 @@ def by_kernel(words: NDArray[np.uint8]) -> Floats:
     return out
 
 
+@pytest.mark.thorough(cases="values")
 @pytest.mark.parametrize("zeros", [0, 12, 20, 26, 31, 40])
 @pytest.mark.parametrize("engine", ENGINES)
 def test_the_deep_tail_is_accepted(engine: str, zeros: int) -> None:

@@ -111,7 +111,7 @@ def misses(found: list[Estimate], true: float) -> int:
     return sum(not low - slack <= true <= high + slack for low, high in ends)
 
 
-@pytest.mark.thorough(cases="values")
+@pytest.mark.thorough(cases=4)
 @pytest.mark.untraced
 @pytest.mark.parametrize("noise", NOISE)
 @pytest.mark.parametrize("name", TRUE)
@@ -174,6 +174,7 @@ def test_intervals_are_no_wider_than_they_must_be() -> None:
     assert misses(estimates(Sum("age"), policy(), NOISE["laplace"]), float(FRAME.age.sum())) >= 8
 
 
+@pytest.mark.thorough(cases=2)
 @pytest.mark.untraced
 @pytest.mark.parametrize("noise", NOISE)
 @pytest.mark.parametrize("name", ["mean", "variance of numbers"])
@@ -241,6 +242,7 @@ def without_noise(item: Aggregate, rules: Policy, change: dict[type[Measure], in
     return estimate(item, Reading(compiled, values))
 
 
+@pytest.mark.thorough(cases="values")
 @pytest.mark.parametrize("adjacency", ["add-remove", "replace-one"])
 @pytest.mark.parametrize("name", TRUE)
 def test_without_noise_the_value_is_the_truth(name: str, adjacency: str) -> None:
@@ -266,12 +268,13 @@ def test_with_no_rows_nothing_is_known_but_the_bounds() -> None:
 
 def test_values_lie_in_their_intervals() -> None:
     for item, _ in TRUE.values():
-        for one in estimates(item, policy(), {"epsilon": 0.05}, runs=50):
+        for one in estimates(item, policy(), {"epsilon": 0.05}, runs=20):
             assert one.low is not None
             assert one.high is not None
             assert one.low <= one.value <= one.high
 
 
+@pytest.mark.thorough(cases=4)
 @pytest.mark.parametrize("noise", NOISE)
 @pytest.mark.parametrize("adjacency", ["add-remove", "replace-one"])
 @pytest.mark.parametrize("by", [(), ("ward",)])

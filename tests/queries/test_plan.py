@@ -69,6 +69,7 @@ ADJACENCIES = ["add-remove", "replace-one", "zero-out"]
 LIMITS: dict[str, dict[str, Any]] = {"one": ONE, "three": THREE}
 
 
+@pytest.mark.thorough(cases="values")
 @pytest.mark.untraced
 @pytest.mark.parametrize("limit", LIMITS)
 @pytest.mark.parametrize("adjacency", ADJACENCIES)

@@ -305,13 +305,16 @@ BEFORE: dict[str, Callable[[PrivateTable], object]] = {
 }
 
 
+@pytest.fixture(scope="module")
+def uncharged() -> PrivateTable:
+    return table_of(PureBudget(1.0))
+
+
 @pytest.mark.parametrize("name", BEFORE)
-def test_what_does_not_fit_is_refused_before_any_charge(name: str) -> None:
-    ledger = opened(PureBudget(1.0))
-    table = private(FRAME, ledger)
+def test_what_does_not_fit_is_refused_before_any_charge(name: str, uncharged: PrivateTable) -> None:
     with pytest.raises((InvalidInput, UnsupportedEvent)):
-        BEFORE[name](table)
-    assert len(ledger.history("visits")) == 2, "not even an entry"
+        BEFORE[name](uncharged)
+    assert len(uncharged._ledger.history("visits")) == 2, "not even an entry"
 
 
 def test_a_misspelt_column_is_guessed() -> None:
@@ -326,6 +329,7 @@ UNIT: dict[str, Query] = {
 }
 
 
+@pytest.mark.thorough(cases="values")
 @pytest.mark.parametrize("name", UNIT)
 @pytest.mark.parametrize("declared", [True, False])
 def test_the_unit_column_is_never_asked_about(name: str, declared: bool) -> None:

@@ -160,7 +160,7 @@ def test_candidates_of_ones_own(candidates: tuple[float, ...]) -> None:
 def test_a_column_of_one_value_has_that_value_for_all_quantiles(value: float) -> None:
     """To half a step of the candidates; also where it lies between two of them."""
     table = table_of([2 * value] * 50)
-    for q in QS:
+    for q in (0.0, 0.5, 1.0):
         found = answers(table, Quantile("dose", q), 1000.0, 3)[()]
         assert max(abs(x - value) for x in found) <= 5.0 / 1024 / 2 * (1 + 1e-9), q
 

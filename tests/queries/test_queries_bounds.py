@@ -156,6 +156,7 @@ def test_bounds_that_doubles_cannot_sum_are_refused_before_a_charge(
         compiled_of(Query((item,)), rules)
 
 
+@pytest.mark.thorough(cases="values")
 @pytest.mark.parametrize("bounds", [(-1e100, 1e100), (0, 1e-92)])
 @pytest.mark.parametrize("item", AGGREGATES, ids=lambda item: type(item).__name__)
 def test_the_widest_and_narrowest_bounds_have_answers(item: Aggregate, bounds: tuple[float, float]) -> None:

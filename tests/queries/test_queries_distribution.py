@@ -92,6 +92,7 @@ def exact(column: str, q: float) -> tuple[float, float]:
 QS = (0.051, 0.251, 0.501, 0.751, 0.951)  # no rank is whole, so one value is the quantile
 
 
+@pytest.mark.thorough(cases="values")
 @pytest.mark.parametrize("column", list(COLUMNS))
 @pytest.mark.parametrize(
     "privacy", [{"epsilon": 0.5}, {"epsilon": 2.0}, {"rho": 0.1, "mechanism": "gaussian"}]

@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 from query_oracles import fix_bits, integers, policy_of
@@ -66,6 +66,7 @@ def cell_of(time: float, event: bool) -> int:
     return place + (3 if event else 0)
 
 
+@settings(max_examples=40, deadline=None)
 @given(st.lists(rows, max_size=12), st.sampled_from(["died", "event"]))
 def test_every_row_is_in_one_bin(table: list[dict[str, Any]], event: str) -> None:
     query = Query((Survival("months", event, EDGES),), by=("arm",))

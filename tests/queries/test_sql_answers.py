@@ -274,24 +274,17 @@ HOSTILE = [
 @pytest.mark.parametrize("text", HOSTILE)
 @pytest.mark.parametrize("epsilon", [1.0])
 def test_a_refused_statement_leaves_no_trace_in_the_ledger(
-    visits: pd.DataFrame, text: str, epsilon: float
+    private: PrivateTable, text: str, epsilon: float
 ) -> None:
-    ledger = Ledger.create("sqlite://")
-    ledger.open_dataset("visits", POLICY)
-    register(visits, ledger)
-    with PrivateTable(visits, ledger=ledger, dataset="visits") as table:
-        before = ledger.status("visits").head_seq
-        with pytest.raises(TacitError):
-            table.sql(text, epsilon=epsilon)
-        assert ledger.status("visits").head_seq == before
+    before = private._ledger.status("visits").head_seq
+    with pytest.raises(TacitError):
+        private.sql(text, epsilon=epsilon)
+    assert private._ledger.status("visits").head_seq == before
 
 
 @pytest.mark.parametrize("epsilon", [0.0, -1.0, math.nan, math.inf, 5e-324, 1e-300])
-def test_an_epsilon_that_is_none_is_refused_before_any_charge(visits: pd.DataFrame, epsilon: float) -> None:
-    ledger = Ledger.create("sqlite://")
-    ledger.open_dataset("visits", POLICY)
-    register(visits, ledger)
-    with PrivateTable(visits, ledger=ledger, dataset="visits") as table:
-        with pytest.raises(TacitError):
-            table.sql("SELECT count(*) FROM visits", epsilon=epsilon)
-        assert ledger.status("visits").spent_epsilon == 0.0
+def test_an_epsilon_that_is_none_is_refused_before_any_charge(private: PrivateTable, epsilon: float) -> None:
+    before = private._ledger.status("visits").spent_epsilon
+    with pytest.raises(TacitError):
+        private.sql("SELECT count(*) FROM visits", epsilon=epsilon)
+    assert private._ledger.status("visits").spent_epsilon == before

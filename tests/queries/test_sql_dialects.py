@@ -176,7 +176,7 @@ def execute(url: str, *texts: str) -> None:
 
 
 @pytest.mark.untraced
-@settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=15, deadline=None, suppress_health_check=list(HealthCheck))
 @given(TABLES, QUERIES, st.sampled_from([ROWS, PERSONS]))
 def test_postgres_counts_what_duckdb_counts(
     database: str, rows: list[Row], query: Query, policy: Policy

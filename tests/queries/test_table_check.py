@@ -141,6 +141,7 @@ def numbers(tmp_path_factory: pytest.TempPathFactory) -> Answer:
     return asked(tmp_path_factory.mktemp("numbers"), "x", cells, Count("x"), Sum("x"))
 
 
+@pytest.mark.thorough(cases=40)
 @pytest.mark.parametrize(("cell", "meaning"), NUMBERS)
 def test_a_cell_of_numbers_has_one_meaning(
     cell: str, meaning: float | str, numbers: Answer, tmp_path: Path
@@ -209,6 +210,7 @@ def test_a_word_has_one_meaning(cell: str, meaning: str, tmp_path: Path) -> None
     assert int(data.train.inputs[2].argmax()) == place
 
 
+@pytest.mark.thorough(cases=2)
 @pytest.mark.parametrize(
     ("cell", "kind", "total"), [("7", None, 14), ("7.0", None, 14), ("1e1", None, 17), ("7.5", "fraction", 7)]
 )
