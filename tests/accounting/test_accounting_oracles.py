@@ -166,7 +166,6 @@ def test_inversion_live(name: str) -> None:
             assert abs(value / mp.mpf(setting["epsilon"]) - 1) < 1e-17
 
 
-@pytest.mark.thorough(instead="test_inversion_live")
 @needs_80_bits
 def test_two_oracles_without_a_common_formula() -> None:
     """Quadrature over the first of two steps against the inversion integral; neither may be off by 1e-17."""
