@@ -192,7 +192,7 @@ def test_what_is_done_is_what_is_accounted_for(settings: dict[str, Any]) -> None
 @pytest.mark.parametrize("name", SAMPLER_BUGS)
 def test_a_planted_bug_of_the_sampler_is_found(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(PoissonSampling, "indices", SAMPLER_BUGS[name])
-    assert accounting_differs(plan(steps=100))
+    assert accounting_differs(plan(steps=140))
 
 
 def test_steps_accounted_as_epochs_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
