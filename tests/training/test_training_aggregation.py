@@ -254,6 +254,8 @@ def test_epsilon_is_that_of_another_accountant() -> None:
     aggregation = of(plan(noise_multiplier=1.5))
     for done in range(1, ROUNDS + 1):
         one_round(aggregation, {})
+        if done not in (1, 2, ROUNDS):
+            continue
         other = PLDAccountant()
         other.compose(SelfComposedDpEvent(PoissonSampledDpEvent(B / N, GaussianDpEvent(1.5)), done))
         assert aggregation.epsilon == pytest.approx(other.get_epsilon(aggregation.plan.delta), rel=2e-3)
