@@ -48,7 +48,6 @@ def rows(n: int = 60, d: int = 4) -> tuple[Floats, NDArray[np.int64]]:
 @pytest.fixture
 def fixed_noise(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Generator, "from_os", lambda: seeded_generator(3))
-    monkeypatch.setattr("tacit.report.statement._GROUPS", ())  # whose epsilons no test of this file reads
 
 
 # --- scikit-learn's own checks ---------------------------------------------------------------------------
