@@ -149,9 +149,8 @@ def replay_on_neighbours(
     probes: Mapping[str, tuple[Tensor, ...]],
     *,
     keys: Sequence[Generator],
-) -> list[Difference]:
-    """Run with and without one more record, for each probe and key; return all differences that are too
-    large.
+) -> Iterator[Difference]:
+    """Run with and without one more record, for each probe and key; yield all differences that are too large.
 
     Args:
         build: makes a session.
@@ -159,16 +158,12 @@ def replay_on_neighbours(
         probes: by name, tensors (1, ...), the additional record of one of them.
         keys: of the sessions, from :func:`tacit.testing.seeded_generator`.
     """
-    found: list[Difference] = []
     for key in keys:
         without = _run(build, rows, key)
         for name, probe in probes.items():
             both = tuple(torch.cat([a, b.to(a)]) for a, b in zip(rows, probe, strict=True))
-            found += [
-                Difference(name, step, what)
-                for step, what in _compared(without, _run(build, both, key), len(rows[0]))
-            ]
-    return found
+            for step, what in _compared(without, _run(build, both, key), len(rows[0])):
+                yield Difference(name, step, what)
 
 
 @dataclass(frozen=True, eq=False)

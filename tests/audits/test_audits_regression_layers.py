@@ -44,14 +44,14 @@ def squares(model: nn.Module, x: Tensor) -> Tensor:
 plan = partial(a_plan, records=N, batch_size=B, steps=STEPS, clipping=0.7)
 
 
-def made(the_plan: Plan, *, n: int = N, key: int = 5) -> tuple[PrivateSession, NotedRows]:
+def made(the_plan: Plan, *, n: int = N, key: int = 5, physical: int = 16) -> tuple[PrivateSession, NotedRows]:
     with torch.random.fork_rng():
         torch.manual_seed(0)
         net = nn.Sequential(nn.Linear(D, 8), nn.Tanh(), nn.Linear(8, 8)).double()
         rows = NotedRows((torch.randn(n, D, dtype=torch.float64),))
     run = PrivateSession(
         net, Recorder(net.parameters()), rows, the_plan,
-        loss=squares, generator=seeded_generator(key), physical_batch_size=16,
+        loss=squares, generator=seeded_generator(key), physical_batch_size=physical,
     )  # fmt: skip
     return run, rows
 
@@ -61,8 +61,8 @@ def made(the_plan: Plan, *, n: int = N, key: int = 5) -> tuple[PrivateSession, N
 Noise = Callable[..., Tensor]
 
 
-def noise_rejected() -> bool:
-    run, rows = made(plan())
+def noise_rejected(physical: int = 16) -> bool:
+    run, rows = made(plan(), physical=physical)
     releases = perform(run, rows)
     return noise_law(noise_of_run(run.model, squares, run.plan, rows, releases), std=1.0).rejects(LEVEL)
 
@@ -141,7 +141,7 @@ def test_the_noise_of_a_run_follows_its_law() -> None:
 @pytest.mark.parametrize("name", NOISE_BUGS)
 def test_a_planted_bug_of_the_noise_is_found(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(replicas, "StepNoise", planted(NOISE_BUGS[name]))
-    assert noise_rejected()
+    assert noise_rejected(physical=64)  # in one pass
 
 
 # --- L2: sampler and accountant ---------------------------------------------------------------------------
@@ -192,7 +192,7 @@ def test_what_is_done_is_what_is_accounted_for(settings: dict[str, Any]) -> None
 @pytest.mark.parametrize("name", SAMPLER_BUGS)
 def test_a_planted_bug_of_the_sampler_is_found(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(PoissonSampling, "indices", SAMPLER_BUGS[name])
-    assert accounting_differs(plan(steps=200))
+    assert accounting_differs(plan(steps=140))
 
 
 def test_steps_accounted_as_epochs_are_found(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
-from functools import partial
+from functools import cache, partial
 
 import numpy as np
 import pytest
 
-from tacit.audits import audit_slots
+from tacit.audits import Claim, audit_slots
 from tacit.audits import one_run as slot_audit
 from tacit.audits.claim import AUDIT_LEVEL
 from tacit.plan import Plan
@@ -23,6 +23,7 @@ PLAN = Plan.with_noise(
     allow_large_delta=True,
 )  # fmt: skip
 CANARIES = 200
+claim_of = cache(Claim)
 
 
 def evidence(rng: np.random.Generator, canaries: int = CANARIES, *, true_noise: float = 1.0) -> SlotEvidence:
@@ -53,6 +54,7 @@ def at_most(count: int, trials: int, rate: float) -> bool:
 def _short_audits(monkeypatch: pytest.MonkeyPatch) -> None:
     """Take thresholds from 500 simulated canaries, which keep all levels, and state no noise: quicker."""
     monkeypatch.setattr(slot_audit, "_REHEARSAL_CELLS", 500)
+    monkeypatch.setattr(slot_audit, "Claim", claim_of)  # all of one plan
     monkeypatch.setattr("tacit.audits.claim._least_contradicted_noise", lambda *_: None)
 
 

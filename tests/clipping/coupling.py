@@ -148,7 +148,7 @@ class Finding:
 
 
 def tame(entry: Coupling, n: int, seed: int) -> Batch:
-    torch.manual_seed(1000 + seed)
+    torch.default_generator.manual_seed(1000 + seed)
     return tuple(t.clamp(-2, 2) if t.is_floating_point() else t for t in entry.records(n))
 
 
@@ -201,7 +201,7 @@ def rows_by_layer(model: nn.Module, loss: Loss, batch: Batch) -> Tensor:
 
 def norms_in_batch(entry: Coupling, batch: Batch) -> Any:
     """Norms of the records' gradients in the batch, as a computation without guards takes them."""
-    torch.manual_seed(7)
+    torch.default_generator.manual_seed(7)
     model, loss = entry.make()
     backward = entry.kind in ("backward", "large batches")  # which the losses one by one do not show
     rows = (rows_by_layer if backward else rows_by_loss)(model, loss, tuple(t.clone() for t in batch))
@@ -235,7 +235,7 @@ Way = Callable[[nn.Module, Loss, float], Sum]
 
 def sums(entry: Coupling, chosen: RecordSet, batch: Batch, C: float, way: Way) -> list[Tensor]:
     """A run from its beginning: tame batches, the batch, and one more where the record must be forgotten."""
-    torch.manual_seed(chosen.seed)
+    torch.default_generator.manual_seed(chosen.seed)
     model, loss = entry.make()
     clipped_sum = way(model, loss, C)
     n = chosen.n + entry.more
@@ -243,7 +243,7 @@ def sums(entry: Coupling, chosen: RecordSet, batch: Batch, C: float, way: Way) -
         clipped_sum(tame(entry, n, 100 + number))
     if entry.switch is not None:
         entry.switch(model)
-    torch.manual_seed(chosen.seed)
+    torch.default_generator.manual_seed(chosen.seed)
     half = n // 2
     parts = [batch] if not entry.split else [tuple(t[:half] for t in batch), tuple(t[half:] for t in batch)]
     found = [torch.stack([clipped_sum(tuple(t.clone() for t in part)) for part in parts]).sum(0)]

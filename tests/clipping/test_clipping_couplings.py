@@ -77,7 +77,7 @@ def by_reference(model: nn.Module, loss: Loss, C: float) -> Sum:
     return lambda batch: clipped_sum(engine, *batch)
 
 
-@pytest.mark.thorough(cases=40)
+@pytest.mark.thorough(cases=15)
 @pytest.mark.untraced
 @pytest.mark.parametrize("entry", [entry for entry in ALL if entry.kind != "state"], ids=named)
 def test_no_record_moves_the_sum_of_the_reference_engine_by_more(entry: Coupling) -> None:
@@ -89,7 +89,7 @@ def test_no_record_moves_the_sum_of_the_reference_engine_by_more(entry: Coupling
     assert measure(entry, QUICK, by_reference).sensitivity <= 1 + TOLERANCE
 
 
-@pytest.mark.thorough(cases=12)
+@pytest.mark.thorough(cases=6)
 @pytest.mark.untraced
 @each("entry", ENTRIES)
 def test_other_record_sets_move_it_no_more(entry: Coupling) -> None:

@@ -213,6 +213,7 @@ def underflow(request: pytest.FixtureRequest) -> Iterator[None]:
     torch.set_flush_denormal(False)
 
 
+@pytest.mark.thorough(cases="values")
 @pytest.mark.untraced
 @pytest.mark.usefixtures("underflow")
 @pytest.mark.parametrize("rule", SMALLEST)

@@ -182,7 +182,7 @@ print((mallinfo().fordblks - before) // 2**20)
 """
 
 
-@pytest.mark.thorough(cases=2)
+@pytest.mark.thorough(cases=1)
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="about the allocator of glibc")
 @pytest.mark.parametrize(
     ("engines", "chosen", "least", "most"),

@@ -224,6 +224,7 @@ PLACES: dict[str, Callable[[Any, float], object]] = {
 }
 
 
+@pytest.mark.thorough(cases="values")
 @each("keep", PLACES)
 @pytest.mark.parametrize("of", [float, lambda t: t.item()], ids=["float", "item"])
 def test_no_place_can_hold_a_value_of_a_record(

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import pytest
 import torch
 import torch.nn.functional as F
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from oracles import (
     Batch,
@@ -133,6 +133,7 @@ def by_cells(cell: Cell, x: Tensor, first: Batch, weights: Weights) -> Tensor:
 
 
 @pytest.mark.parametrize("name", KINDS)
+@settings(max_examples=40, deadline=None)
 @given(
     rows=st.integers(1, 4), steps=st.integers(1, 20), inputs=st.integers(1, 4), units=st.integers(1, 4),
     biases=st.booleans(), seed=st.integers(0, 99),

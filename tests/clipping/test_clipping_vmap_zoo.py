@@ -39,6 +39,7 @@ def check(name: str, dtype: torch.dtype, most: float, views: int = 1, backwards:
     equals_a_loop(FastEngine(model, loss, FlatClipping(C), views=views), *batch, rtol=most, atol=most * C)
 
 
+@pytest.mark.thorough(cases=15)
 @pytest.mark.parametrize("name", [name for name in DOUBLE if name in ZOO])
 def test_one_pass_equals_a_loop_in_double_precision(name: str) -> None:
     check(name, torch.float64, 1e-10)

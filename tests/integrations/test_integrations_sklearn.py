@@ -66,6 +66,7 @@ def expected_failures(estimator: object) -> dict[str, str]:
     return {check: why for check, why in MUST_FAIL.items() if classifies or "classifiers" not in check}
 
 
+@pytest.mark.thorough(cases=40)
 @pytest.mark.filterwarnings("ignore:epsilon = 50 is too weak")
 @parametrize_with_checks(  # type: ignore[untyped-decorator]
     [

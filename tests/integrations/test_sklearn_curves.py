@@ -83,6 +83,7 @@ def test_curves_of_declared_columns_sum_to_the_prediction(model: Any) -> None:
     assert np.array(found) == pytest.approx(outputs(model, rows), abs=1e-3)
 
 
+@pytest.mark.thorough(cases="values")
 @pytest.mark.parametrize("names", [None, ["weight", "speed", "size"]])
 @pytest.mark.parametrize(
     "model",

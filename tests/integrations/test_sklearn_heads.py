@@ -99,6 +99,7 @@ def test_features_that_mix_records_are_refused() -> None:
         classifier(features=Centred()).fit(X, Y)
 
 
+@pytest.mark.thorough(cases=1)
 @pytest.mark.parametrize(
     ("head", "settings", "wanted"),
     [

@@ -24,7 +24,7 @@ def rare(seed: int) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
 
 made = partial(
     PrivateClassifier, epsilon=3.0, delta=1e-5, unit="row", adjacency="add-remove", records=N,
-    classes=[0, 1], bounds=(-4, 4), steps=300,
+    classes=[0, 1], bounds=(-4, 4), steps=100,
 )  # fmt: skip
 
 
@@ -39,7 +39,7 @@ def test_what_is_advised_finds_more_of_a_rare_class() -> None:
     at_one_half = recall(model, others, truth)
     model.threshold = 0.1
     assert np.array_equal(model.predict(others) == 1, model.predict_proba(others)[:, 1] >= 0.1)
-    # over six keys the gains were .34 to .38, .29 to .37 and .17 to .27
+    # over four keys the gains were .29 to .33, .27 to .31 and .19 to .27
     assert recall(model, others, truth) > at_one_half + 0.2
     common = recall(made(class_weight={0: 0.1}).fit(X, y), others, truth)
     large = recall(made(class_weight={1: 20.0}).fit(X, y), others, truth)

@@ -6,6 +6,7 @@ Run as a script it is one rank of a pool; :class:`Pool` starts two and sends bot
 from __future__ import annotations
 
 import faulthandler
+import gc
 import math
 import os
 import secrets
@@ -92,17 +93,23 @@ class Items(torch.utils.data.Dataset[Any]):
 
 
 def plan(**changes: Any) -> Plan:
-    return a_plan(**{"steps": 50, **changes})
+    return a_plan(**{"steps": 24, **changes})
 
 
 KINDS: dict[str, dict[str, Any]] = {
     "arrays": {},
     "small batches": {"plan": {"batch_size": 1}},
-    "once an epoch": {"plan": {"sampling": "epochs", "steps": 48}, "items": True, "workers": 1},
+    "once an epoch": {"plan": {"sampling": "epochs"}, "items": True, "workers": 1},
     "users": {"plan": {"records": 20, "batch_size": 7, "unit": "user"}, "owners": 20},
     "correlated": {"plan": {"correlation": Banded.square_root(3), "sampling": CyclicPoissonSampling(1.0, 3)}},
     "stream": {
-        "plan": {"records": 20, "unit": "user", "correlation": BLT((0.9,), (0.3,)), "sampling": ByDate(3, 2)},
+        "plan": {
+            "records": 20,
+            "unit": "user",
+            "correlation": BLT((0.9,), (0.3,)),
+            "sampling": ByDate(3, 2),
+            "steps": 50,
+        },
         "owners": 20,
         "dated": "2026-03-01",
     },
@@ -333,12 +340,12 @@ def trained(
     ranks: Ranks,
     *,
     kind: str = "arrays",
-    stop: int = 50,
+    stop: int | None = None,
     save: Path | None = None,
     load: Path | None = None,
     **changes: Any,
 ) -> Rows:
-    """Return the weights after ``stop`` steps."""
+    """Return the weights after ``stop`` steps, or after all."""
     run = session(ranks, kind, **changes)
     if load is not None:
         run.load(load)
@@ -403,7 +410,7 @@ def disagreeing(ranks: Ranks, *, what: str) -> tuple[str, str]:
     """Return each rank's error if rank 1 has another setting."""
     others: dict[str, dict[str, Any]] = {
         "physical": {"physical_batch_size": 7},
-        "plan": {"plan": {"steps": 49}},
+        "plan": {"plan": {"steps": 23}},
         "engine": {"engine": "reference"},
     }
     run = session(ranks, **others[what] if ranks.rank == 1 else {})
@@ -585,6 +592,8 @@ def serve(jobs: dict[str, Callable[..., Any]]) -> None:
     with Client(str(Path(folder) / "talk"), authkey=bytes.fromhex(os.environ["TALK"])) as connection:
         connection.send(rank)
         dist.init_process_group("gloo", init_method=f"file://{folder}/group", rank=rank, world_size=world)
+        gc.collect()
+        gc.freeze()  # each time that memory is short, the collector runs
         while True:
             try:
                 job, settings = connection.recv()

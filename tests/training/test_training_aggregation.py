@@ -254,6 +254,8 @@ def test_epsilon_is_that_of_another_accountant() -> None:
     aggregation = of(plan(noise_multiplier=1.5))
     for done in range(1, ROUNDS + 1):
         one_round(aggregation, {})
+        if done not in (1, 2, ROUNDS):
+            continue
         other = PLDAccountant()
         other.compose(SelfComposedDpEvent(PoissonSampledDpEvent(B / N, GaussianDpEvent(1.5)), done))
         assert aggregation.epsilon == pytest.approx(other.get_epsilon(aggregation.plan.delta), rel=2e-3)
@@ -287,7 +289,8 @@ def test_each_round_is_charged_before_its_clients_are_drawn() -> None:
     assert verify_statement(statement.data).agrees
 
 
-def test_a_ledger_with_too_little_ends_the_run() -> None:
+def test_a_ledger_with_too_little_ends_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tacit.report.statement._GROUPS", ())  # whose epsilons take longer than all the rest
     ledger = a_ledger(dataset="sites", unit="client", budget=RenyiBudget(epsilon=2.0, delta=1e-3))
     the_plan = plan(noise_multiplier=3.0)
     charges = StepCharges(ledger, "sites", the_plan, chunk=2)

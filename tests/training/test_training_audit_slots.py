@@ -58,7 +58,7 @@ def in_turn(run: PrivateSession) -> np.ndarray[Any, Any]:
     return drawn
 
 
-@pytest.mark.thorough(cases=4)
+@pytest.mark.thorough(cases="values")
 @pytest.mark.untraced
 @pytest.mark.parametrize("engine", ["fast", "reference"])
 @pytest.mark.parametrize("physical", [7, 512])

@@ -196,7 +196,7 @@ def replayed() -> list[Any]:
         f"scale {scale:g}": (scale * torch.ones(1, FEATURES, dtype=torch.float64), torch.tensor([1]))
         for scale in (0.0, 1.0, 1e3, 1e200, math.nan)
     }
-    return replay_on_neighbours(build, (x, y), probes, keys=[seeded_generator(1), seeded_generator(2)])
+    return [*replay_on_neighbours(build, (x, y), probes, keys=[seeded_generator(1), seeded_generator(2)])]
 
 
 def test_sessions_on_neighbours_differ_by_what_is_accounted_for() -> None:

@@ -15,7 +15,7 @@ from tacit import LossReport, Plan, PrivateSession
 from tacit.training import train
 from tacit.training.progress import SMOOTHING, loss_std, noisy, smoothed_std
 
-STEPS = 800
+STEPS = 200
 
 
 def plan(batch: int) -> Plan:

@@ -64,6 +64,7 @@ def check_sum(pool: Pool, kind: str, bug: str | None = None, **changes: Any) -> 
             assert got == pytest.approx(want, abs=1e-12)
 
 
+@pytest.mark.thorough(cases=8)
 @pytest.mark.parametrize("kind", OF_OWN)
 def test_two_ranks_release_the_sum_of_one_process_with_all_records(pool: Pool, kind: str) -> None:
     check_sum(pool, kind, steps=12 if kind == "small batches" else 3)
@@ -110,17 +111,18 @@ def test_planted_bugs_in_the_noise(pool: Pool, bug: str) -> None:
 # --- a whole run -----------------------------------------------------------------------------------------
 
 
+@pytest.mark.thorough(cases=2)
 @pytest.mark.parametrize("kind", ["arrays", "once an epoch", "people"])
 def test_a_resumed_run_is_equal_to_the_last_bit(pool: Pool, kind: str, tmp_path: Path) -> None:
     settings: dict[str, Any] = {"kind": kind, "own": True, "dtype": "float64"}
-    whole, other = pool("trained", stop=30, **settings)
+    whole, other = pool("trained", stop=10, **settings)
     assert (whole == other).all()
-    alone = rank_worker.trained(Alone(), stop=30, kind=kind)
+    alone = rank_worker.trained(Alone(), stop=10, kind=kind)
     assert np.abs(whole - alone).max() > 1e-6  # the ranks draw other noise than one process
 
     state = tmp_path / "state.pt"
-    pool("trained", stop=20, save=state, **settings)
-    for resumed in pool("trained", stop=30, load=state, **settings):
+    pool("trained", stop=5, save=state, **settings)
+    for resumed in pool("trained", stop=10, load=state, **settings):
         assert (resumed == whole).all()
 
 
@@ -175,14 +177,15 @@ def test_ranks_that_do_not_fit_are_refused_before_anything_is_charged(
 # --- the ledger ------------------------------------------------------------------------------------------
 
 
+@pytest.mark.thorough(cases=1)
 @pytest.mark.parametrize("each", [True, False], ids=["every rank has charges", "the first has"])
 def test_a_run_is_charged_once_and_the_records_of_each_rank_are_recognised(
     pool: Pool, tmp_path: Path, each: bool
 ) -> None:
     url = f"sqlite:///{tmp_path}/ledger.db"
     a_ledger(url, "people").close()
-    assert [run["done"] for run in pool("charged", url=url, own=True, each=each)] == [50, 50]
+    assert [run["done"] for run in pool("charged", url=url, own=True, each=each)] == [24, 24]
     with closing(Ledger.open(url)) as ledger:
         kinds = [entry.kind for entry in ledger.history("people")]
-        assert kinds.count("reserve") == 17
+        assert kinds.count("reserve") == 12
         assert kinds.count("content") == 2

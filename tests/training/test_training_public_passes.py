@@ -157,6 +157,7 @@ def session(
     return run, loss, augmentation
 
 
+@pytest.mark.thorough(cases=5)
 @pytest.mark.parametrize("kind", KINDS)
 def test_neighbours_have_the_same_counts_whatever_is_drawn(kind: str) -> None:
     """With one record more, and with other draws, each step calls the loss as often."""
@@ -167,6 +168,7 @@ def test_neighbours_have_the_same_counts_whatever_is_drawn(kind: str) -> None:
     assert len({*map(tuple, (drawn, of_more, of_other))}) > 1
 
 
+@pytest.mark.thorough(cases="values")
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("size", [0, 1, 3, 60])
 def test_a_first_or_a_later_draw_of_any_size_has_the_counts_of_the_expected_one(kind: str, size: int) -> None:

@@ -67,6 +67,7 @@ def test_planted_bugs_in_the_sum(pool: Pool, bug: str) -> None:
         check_sum(pool, "arrays", bug)
 
 
+@pytest.mark.thorough(cases="values")
 @pytest.mark.parametrize("rank", [0, 1])
 @pytest.mark.parametrize("physical", [8, "auto"])
 def test_all_ranks_do_a_step_again_that_one_has_no_memory_for(
@@ -133,11 +134,11 @@ def test_two_ranks_go_on_with_the_next_days_of_a_stream(pool: Pool, tmp_path: Pa
 def test_replicas_are_equal_to_the_last_bit_and_a_resumed_run_too(
     pool: Pool, dtype: str, kind: str, tmp_path: Path
 ) -> None:
-    whole, other = pool("trained", dtype=dtype, kind=kind)
+    whole, other = pool("trained", dtype=dtype, kind=kind, stop=12)
     assert (whole == other).all()
     state = tmp_path / "state.pt"
-    pool("trained", dtype=dtype, kind=kind, stop=20, save=state)
-    for resumed in pool("trained", dtype=dtype, kind=kind, load=state):
+    pool("trained", dtype=dtype, kind=kind, stop=5, save=state)
+    for resumed in pool("trained", dtype=dtype, kind=kind, stop=12, load=state):
         assert (resumed == whole).all()
 
 
@@ -161,7 +162,7 @@ def test_a_failure_at_one_rank_is_told_at_all(pool: Pool) -> None:
 
 @pytest.mark.parametrize(
     ("what", "words"),
-    [("physical", "physical_batch_size"), ("plan", r"steps was 50, is 49"), ("engine", "the engine")],
+    [("physical", "physical_batch_size"), ("plan", r"steps was 24, is 23"), ("engine", "the engine")],
 )
 def test_ranks_of_different_runs_are_refused(pool: Pool, what: str, words: str) -> None:
     first, second = pool("disagreeing", what=what)
@@ -196,8 +197,8 @@ def test_copies_that_come_apart_are_refused_before_the_next_step_and_the_next_st
 def test_copies_that_come_apart_in_the_last_step_are_refused(pool: Pool, tmp_path: Path) -> None:
     first, second = pool("apart", what="the end", save=tmp_path / "state")
     assert (first.keys(), second.keys()) == ({"step"}, {"step"})  # the state was saved before
-    assert first["step"][:2] == (50, "ProcessLost")
-    assert second["step"][:2] == (50, "PrivacyRefusal")
+    assert first["step"][:2] == (24, "ProcessLost")
+    assert second["step"][:2] == (24, "PrivacyRefusal")
 
 
 def test_a_rank_with_a_key_of_its_own_is_noticed(pool: Pool) -> None:
@@ -215,12 +216,12 @@ def check_charges(pool: Pool, folder: Path, bug: str | None = None, *, each: boo
     url = f"sqlite:///{folder}/ledger.db"
     a_ledger(url, "people").close()
     found = pool("charged", url=url, bug=bug, each=each)
-    assert [run["done"] for run in found] == [50, 50]
+    assert [run["done"] for run in found] == [24, 24]
     with closing(Ledger.open(url)) as ledger:
         reserved = [entry for entry in ledger.history("people") if entry.kind == "reserve"]
         assert {entry.kind for entry in ledger.history("people")} >= {"reserve", "settle"}
-        assert len(reserved) == 17  # chunks of a twentieth of the plan, rounded up to 3 steps
-        assert ledger.status("people").charges["SETTLED"] == 17
+        assert len(reserved) == 12  # chunks of a twentieth of the plan, rounded up to 2 steps
+        assert ledger.status("people").charges["SETTLED"] == 12
 
 
 @pytest.mark.parametrize("each", [True, False], ids=["every rank has charges", "the first has"])
@@ -229,7 +230,7 @@ def test_a_run_is_charged_once(pool: Pool, tmp_path: Path, each: bool) -> None:
 
 
 def test_planted_bug_every_rank_charges(pool: Pool, tmp_path: Path) -> None:
-    with pytest.raises(AssertionError, match="34 == 17"):
+    with pytest.raises(AssertionError, match="24 == 12"):
         check_charges(pool, tmp_path, "every rank charges")
 
 
