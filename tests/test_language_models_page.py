@@ -14,7 +14,14 @@ from tacit.cli.app import run as tacit
 
 PAGE = Path(__file__).parent.parent / "docs" / "how-to" / "language-models.md"
 OF_PEFT = pytest.mark.filterwarnings("ignore:.*is_gradient_checkpointing.*:FutureWarning")
-FEWER = (("range(200)", "range(2)"), ("\nsteps = 60", "\nsteps = 2"))
+FEWER = (
+    ("range(200)", "range(2)"),
+    ("range(2200)", "range(220)"),
+    ("--records 2000", "--records 200"),
+    ("\nrecords = 2000 ", "\nrecords = 200 "),
+    ("\nbatch_size = 500\nsteps = 60\n", '\nbatch_size = "full"\nsteps = 2\n'),  # priced in closed form
+    ("--count 100", "--count 3"),
+)
 
 
 def follow(page: Path) -> list[str]:
@@ -33,7 +40,8 @@ def follow(page: Path) -> list[str]:
         if command == commands[0]:
             assert Path("letters.toml").exists()
             Path("letters.toml").write_text(blocks_of(page, "toml")[0], encoding="utf-8")
-    assert len(Path("texts/texts.jsonl").read_text().splitlines()) == 200
+    each = int(commands[-1].rpartition("--count ")[2])
+    assert len(Path("texts/texts.jsonl").read_text().splitlines()) == 2 * each, "of two prompts"
     (shown,) = printed([last], names)
     assert comments_of(last) == ["True"]
     return shown.splitlines()

@@ -404,13 +404,13 @@ def test_noise_for_an_advantage_allows_just_that(batch: int) -> None:
 
 
 def test_advice_for_a_risk_says_what_it_comes_to_as_epsilon() -> None:
-    asked = question(epsilon=None, true_positive_rate=0.02, false_positive_rate=0.001)
+    asked = question(epsilon=None, true_positive_rate=0.02, false_positive_rate=0.001, steps=1)
     advice = advise(asked, batch_sizes=[1000])
     best = advice.recommended
-    curve = account(event_of(1000, 10_000, 200, best.noise_multiplier), adjacency="add-remove")
+    curve = account(event_of(1000, 10_000, 1, best.noise_multiplier), adjacency="add-remove")
     assert 0.98 <= curve.false_negative_rate(0.001) < 0.98 + 1e-5
     assert f"That costs epsilon {shown_epsilon(curve.epsilon(1e-5))} at delta = 1e-05." in advice.in_words()
-    twice = noise_multiplier(question(epsilon=2 * curve.epsilon(1e-5)), 1000)
+    twice = noise_multiplier(question(epsilon=2 * curve.epsilon(1e-5), steps=1), 1000)
     assert best.saved_by_twice_epsilon == pytest.approx(1 - twice / best.noise_multiplier, abs=1e-4)
     assert json.dumps(advice.as_data())
     assert question().budget_in_words == "ε = 2.00 at δ = 1e-05"

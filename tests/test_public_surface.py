@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import importlib
 import importlib.util
 import inspect
@@ -67,6 +68,7 @@ MODULES = all_modules()
 API = [name for name in MODULES if not name.startswith(INSIDE)]
 
 
+@functools.cache
 def tree_of(module: ModuleType) -> ast.Module:
     return ast.parse(Path(str(module.__file__)).read_text(encoding="utf-8"))
 

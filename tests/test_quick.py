@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import itertools
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,10 +15,17 @@ pytest_plugins = ["pytester"]
 TESTS = Path(__file__).parent
 
 
+@functools.cache
+def parsed(path: Path) -> ast.Module:
+    return ast.parse(path.read_text(encoding="utf-8"))
+
+
 def marked() -> Iterator[tuple[Path, str, dict[str, object]]]:
     """File, name and settings of each test that is marked thorough."""
     for path in sorted(TESTS.rglob("test_*.py")):
-        for node in ast.parse(path.read_text(encoding="utf-8")).body:
+        if "thorough" not in path.read_text(encoding="utf-8"):
+            continue
+        for node in parsed(path).body:
             for mark in getattr(node, "decorator_list", ()):
                 if isinstance(mark, ast.Call) and ast.unparse(mark.func) == "pytest.mark.thorough":
                     given = {str(k.arg): ast.literal_eval(k.value) for k in mark.keywords}
@@ -43,7 +51,7 @@ def test_another_test_stays_for_each_that_is_left_out_whole() -> None:
         if "instead" in given:
             file, _, other = str(given["instead"]).rpartition("::")
             home = TESTS / file if file else path
-            there = [getattr(node, "name", "") for node in ast.parse(home.read_text(encoding="utf-8")).body]
+            there = [getattr(node, "name", "") for node in parsed(home).body]
             assert other in there, f"{path}::{name} names no test"
             assert f"{home}::{other}" not in whole
 

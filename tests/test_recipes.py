@@ -34,6 +34,7 @@ def noise_of(recipe: Recipe, records: int, epsilon: float, weights: int) -> floa
     return plan.noise_multiplier * math.sqrt(weights / recipe.steps) / (recipe.batch_size or records)
 
 
+@pytest.mark.thorough(cases="values")
 @pytest.mark.parametrize("epsilon", [1.0, 8.0])
 @pytest.mark.parametrize("records", [300, 6_000, 100_000])
 def test_a_smaller_batch_than_all_records_leaves_little_noise(records: int, epsilon: float) -> None:

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
@@ -116,6 +116,7 @@ def test_views_and_rows_per_user_change_nothing_but_the_noise_that_was_calibrate
     weights=st.integers(1, 10**8), factor=st.integers(2, 50), epsilon=st.floats(0.2, 4.0),
     records=st.integers(500, 20_000),
 )  # fmt: skip
+@settings(max_examples=30, deadline=None)
 def test_fewer_weights_more_records_and_epsilon_lose_less(
     weights: int, factor: int, epsilon: float, records: int
 ) -> None:

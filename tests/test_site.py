@@ -206,8 +206,14 @@ def generator() -> ModuleType:
     return module_at(DOCS / "reference_pages.py")
 
 
-def test_every_public_name_has_an_entry(generator: ModuleType, tmp_path: Path) -> None:
-    generator.write_pages(tmp_path)
+@pytest.fixture(scope="module")
+def written(generator: ModuleType, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("pages")
+    generator.write_pages(folder)
+    return folder
+
+
+def test_every_public_name_has_an_entry(generator: ModuleType, written: Path) -> None:
     for module_name, names in generator.homes().items():
         module = importlib.import_module(module_name)
         assert set(names) == set(module.__all__)
@@ -215,26 +221,26 @@ def test_every_public_name_has_an_entry(generator: ModuleType, tmp_path: Path) -
             value = getattr(module, name)
             described = inspect.isclass(value) or inspect.isfunction(value)
             place = home if described else home.rpartition(".")[0]
-            page = (tmp_path / f"{place}.rst").read_text(encoding="utf-8")
+            page = (written / f"{place}.rst").read_text(encoding="utf-8")
             known = inspect.ismodule(value) or name.startswith("__")
             assert known or re.search(rf":: {re.escape(home)}$", page, re.MULTILINE), home
 
 
-def test_every_verb_key_and_error_has_an_entry(generator: ModuleType) -> None:
+def test_every_verb_key_and_error_has_an_entry(written: Path) -> None:
     from tacit.cli.app import _VERBS
     from tacit.runs.config import Config
 
-    told = generator.cli_page()
+    told = (written / "cli.md").read_text(encoding="utf-8")
     assert all(f"## `tacit {verb}`\n" in told for verb in _VERBS)
     assert "| `--largest-batch` |" in told
     assert "### `tacit ledger raise-cap`" in told
-    keys = generator.toml_page()
+    keys = (written / "run-file.md").read_text(encoding="utf-8")
     for name, field in Config.model_fields.items():
         assert f"`[{name}]`" in keys or f"`{name}`" in keys or f"`[{name}." in keys, name
         for key in getattr(field.annotation, "model_fields", {}):
             assert f"| `{key}` |" in keys, key
     assert "| `delta` | number | required |" in keys
-    errors = generator.errors_page()
+    errors = (written / "errors.md").read_text(encoding="utf-8")
     assert "### PrivacyRefusal\n" in errors
     assert "batch\\_size is …, but `sampling` draws …" in errors
 

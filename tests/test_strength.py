@@ -103,6 +103,7 @@ def test_an_estimator_says_it() -> None:
 PROMISE = ["--unit", "row", "--adjacency", "add-remove", "--records", "1000", "--delta", "1e-4"]
 
 
+@pytest.mark.usefixtures("no_pictures")
 @pytest.mark.parametrize("epsilon", ["8", "60"])
 @pytest.mark.parametrize("verb", ["plan", "train", "init"])
 def test_the_command_line_has_one_line_for_it(

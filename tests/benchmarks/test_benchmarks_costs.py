@@ -29,6 +29,7 @@ def costs(part: Any) -> Iterator[Any]:
     torch.set_num_threads(threads)
 
 
+@pytest.mark.thorough(cases=3)
 @pytest.mark.parametrize("name", MODELS)
 def test_a_private_step_costs_little_more_than_a_plain_one(costs: Any, name: str) -> None:
     with warnings.catch_warnings():

@@ -90,6 +90,7 @@ def test_a_search_goes_on_and_the_final_rows_have_the_machine(
     monkeypatch.undo()
 
 
+@pytest.mark.thorough(instead="test_a_search_goes_on_and_the_final_rows_have_the_machine")
 def test_final_rows(tmp_path: Path) -> None:
     rows = fine_tuning.final([short("lora", rank=1), short("full", simulated=9)], 2, 40, tmp_path)
     saved = json.loads((tmp_path / "fine-tuning.json").read_text())

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import itertools
 import math
+from collections.abc import Iterator
 from dataclasses import replace
 
 import numpy as np
@@ -13,6 +14,7 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
+from experiments import noise_in_time
 from experiments.noise_in_time import InTime, Ways, compare_in_time
 from tacit.correlation import BLT, Banded, BandedInverse, Tree
 from tacit.errors import InvalidInput
@@ -42,9 +44,29 @@ steps = 60
 """
 
 
+@pytest.fixture(scope="module", autouse=True)
+def few() -> Iterator[None]:
+    """Compare the smallest and a large one of each kind; four buffers take as long to fit as all others."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(noise_in_time, "_BANDS", (2, 18))
+        patch.setattr(noise_in_time, "_DRAWS", (2, 8))
+        patch.setattr(noise_in_time, "_BUFFERS", (2,))
+        yield
+
+
 @pytest.fixture(scope="module")
 def ways() -> Ways:
     return compare_in_time(QUESTION, 100)
+
+
+@pytest.fixture(scope="module")
+def plans(ways: Ways) -> dict[InTime, Plan]:
+    """The plan of each way as a run file has it, made anew from its lines."""
+    found = {}
+    for way in (*ways.samples, *ways.parts):
+        lines = Ways(100, 60, (way,), (way, *ways.parts)).as_toml(stream=True)
+        found[way] = make_plan(parse_config(RUN.format(privacy=lines, batch=100), "run.toml"))
+    return found
 
 
 def simulated(plan: Plan, draws: int = 4000) -> float:
@@ -74,11 +96,8 @@ def simulated(plan: Plan, draws: int = 4000) -> float:
     return plan.noise_multiplier * math.sqrt(float(np.mean(sums**2))) / plan.expected_batch_size
 
 
-def test_the_run_of_each_way_has_its_noise_and_keeps_the_promise(ways: Ways) -> None:
-    for way in (*ways.samples, *ways.parts):
-        lines = Ways(100, 60, (way,), (way, *ways.parts)).as_toml(stream=True)
-        batch = '"full"' if way.batches == "full" else "100"
-        plan = make_plan(parse_config(RUN.format(privacy=lines, batch=batch), "run.toml"))
+def test_the_run_of_each_way_has_its_noise_and_keeps_the_promise(plans: dict[InTime, Plan]) -> None:
+    for way, plan in plans.items():
         assert plan.epsilon <= 2.0
         assert math.isclose(plan.noise_multiplier, way.noise_multiplier, rel_tol=1e-6), way
         assert simulated(plan) == pytest.approx(way.noise_of_sums, rel=0.03), way
@@ -92,15 +111,13 @@ def test_the_run_of_each_way_has_its_noise_and_keeps_the_promise(ways: Ways) -> 
         assert isinstance(plan.correlation, kinds[way.noise])
 
 
-def test_a_run_stores_the_stated_amount_of_noise(ways: Ways) -> None:
+def test_a_run_stores_the_stated_amount_of_noise(plans: dict[InTime, Plan]) -> None:
     """All tensors that the session's noise holds after some steps."""
     seen = set()
-    for way in (*ways.samples, *ways.parts):
+    for way, plan in plans.items():
         if (way.noise, way.size) in seen or way.size > 32:
             continue
         seen.add((way.noise, way.size))
-        lines = Ways(100, 60, (way,), (way, *ways.parts)).as_toml(stream=True)
-        plan = make_plan(parse_config(RUN.format(privacy=lines, batch=100), "run.toml"))
         model = nn.Linear(50, 1, bias=False)
         data = (torch.randn(2000, 50), torch.randn(2000, 1))
         session = PrivateSession(model, torch.optim.SGD(model.parameters(), lr=0.1), data, plan, loss=mse)

@@ -25,6 +25,7 @@ def test_a_record_predicts_each_byte_from_those_before_it() -> None:
     assert inputs[1].tolist() == [text_optimizers.END, a, b, c]
 
 
+@pytest.mark.thorough(cases="values")
 @pytest.mark.parametrize("task", ["names, LoRA", "names, all weights"])
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
 def test_a_quick_run_on_names(

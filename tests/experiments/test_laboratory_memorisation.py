@@ -28,6 +28,7 @@ from tacit.errors import InvalidInput
 Integers = NDArray[np.int64]
 
 
+@pytest.mark.thorough(cases=18)
 @pytest.mark.parametrize("shape", [-6.0, -1.0, 0.0, 0.5, 3.0, 12.0])
 @pytest.mark.parametrize("z", [-8.0, -3.0, -0.4, 0.0, 1.0, 4.0])
 def test_the_skew_normal_tail_against_thirty_digits(shape: float, z: float) -> None:

@@ -53,6 +53,7 @@ def test_the_most_exposed_record_is_shown_with_its_figures() -> None:
     assert evidence.count("<img") == 1
 
 
+@pytest.mark.thorough(cases=2)
 @pytest.mark.parametrize(("without", "with_dp"), [(-2.0, -0.7), (0.0, None), (1.3, 0.4)])
 def test_where_nobody_stands_out_the_page_says_so_and_draws_no_bar(
     without: float, with_dp: float | None

@@ -116,6 +116,7 @@ def test_what_is_no_perceptron_is_trained_one_by_one(tmp_path: Path) -> None:
     assert trained_at_once(decayed, design, private=True) is None
 
 
+@pytest.mark.thorough(instead="test_they_are_those_of_sessions_of_their_own")
 def test_noise_in_time_is_drawn_by_a_session_of_its_own(tmp_path: Path) -> None:
     run = finished(tmp_path)
     half = scaled_plan(run.plan, len(run.pool.inputs) // 2)
@@ -125,6 +126,7 @@ def test_noise_in_time_is_drawn_by_a_session_of_its_own(tmp_path: Path) -> None:
     assert at_once(run.config, run.data, plan, run.pool, private=False) is not None
 
 
+@pytest.mark.thorough(instead="test_they_are_those_of_sessions_of_their_own")
 def test_halves_of_an_odd_number_are_not_alike(tmp_path: Path) -> None:
     run = finished(tmp_path, adjacency="zero-out")
     assert len(run.pool.inputs) % 2 == 1

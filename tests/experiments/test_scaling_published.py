@@ -89,6 +89,7 @@ def test_the_advice_agrees_with_the_paper_where_its_optimum_is_inside_its_grid(r
     assert 1 / 3 < advice.best.batch_size / paper["batch_size"] < 3
 
 
+@pytest.mark.thorough(instead="test_the_choice_without_privacy_wastes_the_promise")
 def test_private_models_are_smaller_and_batches_larger_than_without_privacy() -> None:
     """Section 4.1: at 1e22 FLOPs about 1e8 parameters are best, and about 1e10 without privacy."""
     advice = advise_language_model(question(10**8, 1.0, 1e22), published_law())
@@ -109,6 +110,7 @@ def test_the_choice_without_privacy_wastes_the_promise() -> None:
     assert advice.non_private.loss < 0.6 * advice.best.loss
 
 
+@pytest.mark.thorough(instead="test_the_choice_without_privacy_wastes_the_promise")
 def test_more_compute_alone_gives_less_and_less_and_then_nothing() -> None:
     """Sections 4.2 and C.1; the point grows with the budget of privacy."""
     points = loss_over_compute(

@@ -28,6 +28,12 @@ def test_they_are_rooted_scattering_whitened_on_dead_leaves() -> None:
     assert torch.allclose(features(pictures), NORM * white(rooted(pictures)), atol=1e-3)
 
 
+@pytest.fixture
+def few_public(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tacit.models.picture_features._PUBLIC", 200)
+
+
+@pytest.mark.usefixtures("few_public")
 def test_a_picture_is_mapped_by_itself_and_the_same_each_time() -> None:
     pictures = torch.rand(7, 1, 8, 8, generator=torch.Generator().manual_seed(1))
     one, other = PictureFeatures(8, 8), PictureFeatures(8, 8)
@@ -55,6 +61,7 @@ def test_colour_pictures_are_as_their_mirror_images(monkeypatch: pytest.MonkeyPa
     assert float((apart(picture) - apart(picture.flip(-1))).norm()) > 0.5 * NORM
 
 
+@pytest.mark.usefixtures("few_public")
 def test_other_pictures_are_refused() -> None:
     with pytest.raises(InvalidInput, match="height"):
         PictureFeatures(7, 8)

@@ -41,8 +41,10 @@ def weights_of(network: nn.Module, path: Path) -> PretrainedPictures:
     return found
 
 
-def programs(folder: Path) -> list[Path]:
+@pytest.fixture(scope="module")
+def programs(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     """The same network as a program of torch.export and of ONNX."""
+    folder = tmp_path_factory.mktemp("programs")
     net = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.AdaptiveAvgPool2d(1), nn.Flatten()).eval()
     free, example = ({0: torch.export.Dim("n")},), (torch.rand(2, 3, 8, 8),)
     torch.export.save(torch.export.export(net, example, dynamic_shapes=free), folder / "net.pt2")
@@ -101,9 +103,11 @@ def test_batch_norm_of_a_frozen_or_tuned_network_never_sees_a_batch(mobilenet: P
     assert not any(part.training for part in norms)
 
 
-def test_a_saved_model_is_the_same(tmp_path: Path, mobilenet: PretrainedPictures, pictures: Tensor) -> None:
+def test_a_saved_model_is_the_same(
+    tmp_path: Path, mobilenet: PretrainedPictures, pictures: Tensor, programs: list[Path]
+) -> None:
     models: list[Pretrained] = [mobilenet, load_pretrained(write_vit(tmp_path / "vit"))]
-    models += [load_pretrained(path) for path in programs(tmp_path)]
+    models += [load_pretrained(path) for path in programs]
     for place, model in enumerate(models):
         model.save(tmp_path / str(place))
         again = load_pretrained(tmp_path / str(place))
@@ -112,9 +116,9 @@ def test_a_saved_model_is_the_same(tmp_path: Path, mobilenet: PretrainedPictures
         assert torch.equal(again(made), model(made))
 
 
-def test_programs_give_features_and_cannot_be_tuned(tmp_path: Path) -> None:
+def test_programs_give_features_and_cannot_be_tuned(programs: list[Path]) -> None:
     made, found = torch.rand(5, 3, 8, 8), []
-    for path in programs(tmp_path):
+    for path in programs:
         model = load_pretrained(path)
         assert not model.tunable
         assert not any(p.requires_grad for p in model.parameters())
@@ -129,8 +133,8 @@ def test_programs_give_features_and_cannot_be_tuned(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("size", ["__import__('os').getpid()", "eval('1 + 1')", "a.b"])
-def test_a_program_with_python_in_it_is_refused(tmp_path: Path, size: str) -> None:
-    path = programs(tmp_path)[0]
+def test_a_program_with_python_in_it_is_refused(tmp_path: Path, programs: list[Path], size: str) -> None:
+    path = programs[0]
     changed = tmp_path / "changed.pt2"
     with zipfile.ZipFile(path) as old, zipfile.ZipFile(changed, "w") as new:
         for name in old.namelist():

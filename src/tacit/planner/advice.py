@@ -248,7 +248,7 @@ class PlanOption:
     >>> from tacit.planner import PlanRequest, advise
     >>> question = PlanRequest(
     ...     records=10_000, unit="row", epsilon=2, delta=1e-6, adjacency="add-remove", epochs=10)
-    >>> best = advise(question).recommended
+    >>> best = advise(question, batch_sizes=[500, 2000]).recommended
     >>> best.rank, best.sampling_rate == best.batch_size / 10_000
     (1, True)
     """
@@ -293,7 +293,7 @@ class PlanAdvice:
     >>> from tacit.planner import PlanRequest, advise
     >>> question = PlanRequest(
     ...     records=10_000, unit="row", epsilon=2, delta=1e-6, adjacency="add-remove", epochs=10)
-    >>> advice = advise(question)
+    >>> advice = advise(question, batch_sizes=[500, 2000])
     >>> advice.recommended is advice.options[0], advice.options[0].total_noise >= advice.floor
     (True, True)
     """

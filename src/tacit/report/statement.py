@@ -169,7 +169,7 @@ def make_statement(
     >>> import torch
     >>> from tacit import PrivateSession, train
     >>> plan = Plan.with_noise(noise_multiplier=4.0, steps=3, records=64, clipping=1.0, delta=1e-5,
-    ...                        adjacency="add-remove", unit="row", batch_size=16)
+    ...                        adjacency="add-remove", unit="row")
     >>> model = torch.nn.Linear(2, 2)
     >>> records = torch.randn(64, 2), torch.zeros(64, dtype=torch.long)
     >>> session = PrivateSession(model, torch.optim.SGD(model.parameters(), lr=0.1), records, plan,
