@@ -492,7 +492,9 @@ _CHECKS_of_query: Mapping[str, Callable[[str, Any], object]] = {
     "candidates": _increasing,
     "edges": _increasing,
     "points": _increasing,
-    "qs": lambda name, qs: tuple(check_real(name, q, low=0.0, high=1.0) for q in _increasing(name, qs)),
+    "qs": lambda name, qs: tuple(
+        check_real(f"each share in {name}", q, low=0.0, high=1.0) for q in _increasing(name, qs)
+    ),
 }
 
 
