@@ -940,7 +940,8 @@ class PrivateTable:
             event: the column that is true (or 1) if the event happened at that time. It is false (or 0) if
                 the row is censored: observed until that time, without an event.
             edges: the edges of the time bins, beginning with 0. By default they are the bins that the policy
-                declares, or else 20 equal bins. A later time counts as censored at the last edge.
+                declares, or else 20 equal bins. A later time counts as censored at the last edge. In wide
+                bins, the intervals are too narrow.
             where: which rows count, such as ``Compare("age", ">", 65)``; by default all.
             groups: the columns to group by.
             attempt, by, privacy: as for :meth:`ask`, with the same errors.
