@@ -152,6 +152,14 @@ def test_usual_bounds_are_offered_by_name_and_taken_only_when_asked_for(shell: S
     assert tomllib.loads(Path("visits-policy.toml").read_text())["columns"]["age"]["upper"] == 120
 
 
+def test_the_stated_column_of_people_raises_no_doubt(shell: Shell) -> None:
+    Path("t.csv").write_text("pid,x\n" + "".join(f"P{i // 2},{i % 7}\n" for i in range(60)))
+    assert "an identifier: not used, its values repeat" in " ".join(shell("init", "t.csv").split())
+    text = " ".join(shell("init", "t.csv", "--policy", "--unit-column", "pid").split())
+    assert "identifies the person of each row" in text
+    assert "its values repeat" not in text
+
+
 def test_usual_bounds_do_not_depend_on_the_cells(shell: Shell) -> None:
     for name, age in (("a", 30), ("b", 900)):
         Path(f"{name}.csv").write_text("age,x\n" + f"{age},2\n{age + 1},3\n" * 30)

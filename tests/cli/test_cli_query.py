@@ -171,6 +171,13 @@ def test_the_columns_are_listed_without_any_data(
     assert json.loads(capsys.readouterr().out)["columns"]["age"] == "number from 0 to 120"
 
 
+def test_a_unit_column_with_a_space_is_quoted(shell: Shell) -> None:
+    policy = Policy(unit="patient", adjacency="add-remove", budget=PureBudget(1.0), unit_column="patient id")
+    Ledger.open("budget.db").open_dataset("spaced", policy)
+    out = shell.out("query", "--columns", "--ledger", "budget.db", "--dataset", "spaced")
+    assert 'count(DISTINCT "patient id")' in out
+
+
 def test_a_statement_comes_from_a_file_or_the_standard_input(
     shell: Shell, workplace: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

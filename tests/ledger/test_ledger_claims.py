@@ -146,9 +146,9 @@ def test_a_release_is_charged_once(ledger: Ledger) -> None:
     assert claim(ledger, ApproximateDP(0.25)).id == first.id
     assert (first.state, first.answer) == ("SETTLED", {"claimed": FACTS["tool"]})
     assert ledger.status("visits").spent_epsilon == 0.25
-    with pytest.raises(Conflict, match="'claimed/synthetic' on 'visits' belongs to another request"):
+    with pytest.raises(Conflict, match="'synthetic' of 'visits' was claimed before, with another"):
         claim(ledger, ApproximateDP(0.5))
-    with pytest.raises(Conflict, match="belongs to another request"):
+    with pytest.raises(Conflict, match="was claimed before"):
         claim(ledger, ApproximateDP(0.25), tool="another")
     assert ledger.status("visits").spent_epsilon == 0.25
     assert claim(ledger, ApproximateDP(0.25), "another").id != first.id
@@ -164,6 +164,18 @@ def test_a_claim_beyond_the_budget_charges_nothing(ledger: Ledger) -> None:
     assert ledger.history("visits")[-1].kind == "refuse"
     assert ledger.find("visits", "claimed/synthetic") is None
     assert ledger.verify("visits").ok
+
+
+@pytest.mark.parametrize(
+    ("budget", "name"),
+    [(RenyiBudget(3.0, 1e-6), "threshold_delta"), (ApproximateBudget(3.0, 1e-6), "delta")],
+)
+def test_a_claim_whose_delta_is_too_large_says_so(ledger: Ledger, budget: Budget, name: str) -> None:
+    opened(ledger, budget)
+    limit = 0 if name == "threshold_delta" else 1e-6
+    words = f"add up to 0.001 with this one, and the budget's {name}, .*is {limit:g}. Nothing was charged"
+    with pytest.raises(Refused, match=words):
+        claim(ledger, ApproximateDP(0.1, 1e-3))
 
 
 def test_a_derived_data_set_charges_its_parent(ledger: Ledger) -> None:
@@ -247,6 +259,7 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
     assert run([*words, "a", "--rho", "0.05"]) == 0
     assert "Charged a as claimed." in capsys.readouterr().out
     assert run([*words, "a", "--rho", "0.05"]) == 0
+    assert "a was claimed before: nothing was charged." in capsys.readouterr().out
     assert run([*words, "b", "--gaussian", "5"]) == 0
     assert run([*words, "c", "--laplace", "10"]) == 0
     assert run([*words, "d", "--epsilon", "0.1"]) == 0

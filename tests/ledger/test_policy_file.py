@@ -10,7 +10,7 @@ import pytest
 from tacit.errors import InvalidInput
 from tacit.events import Adjacency
 from tacit.ledger import ApproximateBudget, Column, Policy, PureBudget, RenyiBudget, ZeroConcentratedBudget
-from tacit.ledger.policy import parse_policy, read_policy
+from tacit.ledger.policy import NO_COLUMN, parse_policy, policy_template, read_policy
 
 WHOLE = """
 [policy]
@@ -78,6 +78,16 @@ def test_every_mode_of_a_budget(number: int) -> None:
     text, budget = list(BUDGETS.items())[number]
     policy = parse_policy(f'[policy]\nunit = "row"\nadjacency = "add-remove"\n[budget]\n{text}\n')
     assert policy.budget == budget
+
+
+def test_a_template_shows_how_to_set_a_part_of_delta_aside() -> None:
+    text = policy_template(
+        unit="visit", unit_column=NO_COLUMN, largest_table=1000, adjacency="add-remove", epsilon=1.0,
+        delta=1e-6, note="the board",
+    )  # fmt: skip
+    assert parse_policy(text).budget == RenyiBudget(1.0, 1e-6)
+    there = text.replace("# threshold_delta", "threshold_delta")
+    assert parse_policy(there).budget == RenyiBudget(1.0, 1e-6, threshold_delta=1e-7)
 
 
 @pytest.mark.parametrize("kind", [ApproximateBudget, ZeroConcentratedBudget, RenyiBudget])

@@ -7,6 +7,7 @@ import math
 from pathlib import Path
 from typing import Any
 
+import duckdb
 import numpy as np
 import pandas as pd
 import polars as pl
@@ -17,7 +18,7 @@ from query_oracles import policy_of
 
 from tacit.errors import InvalidInput
 from tacit.ledger import Column, Ledger, Policy, PureBudget
-from tacit.queries.engines import _LOCK, DuckDBEngine, EngineFailure, check_types
+from tacit.queries.engines import _LOCK, DuckDBEngine, EngineFailure, _fetched, check_types
 from tacit.queries.plan import collect, compile_query
 from tacit.queries.private_table import PrivateTable
 from tacit.queries.query import Compare, Count, IsNull, Query, Sum
@@ -331,3 +332,13 @@ def test_the_content_is_the_columns_of_the_policy() -> None:
                                                        pa.Table.from_pandas(FRAME.iloc[1:])]))  # fmt: skip
     assert content(FRAME) != content(FRAME.assign(age=[1.0, 3.0]))
     assert content(FRAME) != content(FRAME.iloc[::-1])
+
+
+@pytest.mark.parametrize("form", [duckdb.InterruptException("INTERRUPT"), RuntimeError("Query interrupted")])
+def test_both_forms_of_a_ctrl_c_in_duckdb_are_a_ctrl_c(form: Exception) -> None:
+    class Connection:
+        def execute(self, text: str) -> Any:
+            raise form
+
+    with pytest.raises(KeyboardInterrupt):
+        _fetched(Connection(), "SELECT 1")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import math
 from pathlib import Path
@@ -18,10 +19,19 @@ from query_oracles import fix_bits, integers, policy_of
 
 from tacit.errors import InvalidInput
 from tacit.ledger import Column, Ledger
-from tacit.queries import CumulativeHazard, PrivateTable, Query, RestrictedMean, Survival, register_table
+from tacit.queries import (
+    Answer,
+    CumulativeHazard,
+    PrivateTable,
+    Query,
+    RestrictedMean,
+    Survival,
+    register_table,
+)
 from tacit.queries import survival as estimates
 from tacit.queries.measures import Lifetimes
 from tacit.queries.plan import compile_query
+from tacit.queries.private_table import AnswerRow, Estimate
 from tacit.queries.sql import parse
 from tacit.queries.survival import Counts
 from tacit.report.curves import plot_curves
@@ -316,6 +326,7 @@ def test_sql_shows_each_time_in_one_line(table: PrivateTable) -> None:
         ("survival(months, arm)", "an event must be true or false"),
         ("survival(died, died)", "needs a numeric column"),
         ("survival(months, died, [6, 12])", "must begin with 0"),
+        ("survival(months, died, [0, 12, 36])", "at or below 24, the declared upper bound"),
         ("survival(months, died, [0, 12, 6])", "strictly increasing"),
         ("cumulative_hazard(months, died, [0])", "2 or more numbers"),
         ("restricted_mean(months, gone)", "declares no column 'gone'"),
@@ -332,6 +343,12 @@ def test_python_refuses_the_same(table: PrivateTable) -> None:
         compile_query(Query((CumulativeHazard("months", "stage"),)), policy_of(COLUMNS), epsilon=1.0)
     with pytest.raises(InvalidInput, match="at most 201"):
         table.survival("months", "died", edges=range(300), epsilon=1.0)
+    with pytest.raises(InvalidInput, match="edges must be a tuple or list; got 12"):
+        table.survival("months", "died", edges=12, epsilon=1.0)  # type: ignore[arg-type]
+    with pytest.raises(InvalidInput, match=r"groups must be a list of columns; got 'arm'"):
+        table.survival("months", "died", groups="arm", epsilon=1.0)
+    with pytest.raises(InvalidInput, match="epsilon is missing"):
+        table.survival("months", "died")
 
 
 def test_several_rows_of_a_unit_are_refused_for_curves() -> None:
@@ -354,6 +371,35 @@ def test_the_axis_of_a_figure_names_the_time_and_its_bins(
     plot_curves(table.sql("SELECT boxplot(months) FROM trial", epsilon=1.0), Path("box.png"))
     labels = [axes.get_xlabel() for figure in drawn for axes in figure.axes]
     assert labels == ["months, bins of 6"] * 2 + ["months"] * 2 + ["share"]
+
+
+def test_lines_begin_at_time_0_and_end_where_noise_hides_the_rest(
+    table: PrivateTable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever the names of the columns of the answer are."""
+    drawn: list[Any] = []
+    monkeypatch.setattr("tacit.report.curves.save_figure", lambda figure, path: drawn.append(figure))
+    text = (
+        "cumulative_hazard(months, died, [0, 12, 24]) AS survival_h, survival(months, died, [0, 12, 24]) AS s"
+    )
+    plot_curves(table.sql(f"SELECT {text} FROM trial", epsilon=1.0), Path("curves.png"))
+    first = [line.get_xydata()[0].tolist() for axes in drawn[0].axes for line in axes.lines]
+    assert first == [[0.0, 0.0], [0.0, 1.0]]
+    answer = table.sql("SELECT survival(months, died) FROM trial", epsilon=1.0)
+    clear = (Estimate(0.9, 0.8, 1.0), Estimate(0.7, 0.4, 0.9))
+    hidden = dataclasses.replace(answer, rows=(AnswerRow((), ((*clear, *[Estimate(0.7, 0.0, 0.9)] * 18),)),))
+    plot_curves(hidden, Path("hidden.png"))
+    assert len(drawn[1].axes[0].lines[0].get_xdata()) == 3  # with time 0
+
+
+def test_numbers_are_shown_as_precisely_as_they_are_known() -> None:
+    known = (Estimate(0.658088, 0.639197, 0.676979), Estimate(1.5, 1.25), Estimate(1, 1.0, 1.0))
+    row = AnswerRow((), (known, Estimate(12, 8, 16), Estimate(176912.25, 176582.25, 177241.5)))
+    points: Any = ((1.0, 2.0, 3.0), (), ())
+    answer = Answer((), ("s", "n", "t"), (row,), (), ((), (), ()), "k", 1.0, 0.0, 1.0, False, points=points)
+    (_, *lines) = answer.cells()
+    assert [line[1] for line in lines[:3]] == ["0.658 (0.639 to 0.677)", "1.50 (1.25 or more)", "1 (1 to 1)"]
+    assert lines[3][2:] == ("12 (8 to 16)", "176,912 (176,582 to 177,242)")
 
 
 def test_curves_are_drawn(table: PrivateTable, tmp_path: Path) -> None:

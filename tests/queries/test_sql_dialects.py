@@ -26,6 +26,7 @@ from tacit.queries.engines import DuckDBEngine, Engine, EngineFailure, PostgresE
 from tacit.queries.plan import compile_query
 from tacit.queries.query import (
     Aggregate,
+    Cdf,
     Compare,
     Count,
     CountUnits,
@@ -35,8 +36,10 @@ from tacit.queries.query import (
     Mean,
     Predicate,
     Quantile,
+    Quantiles,
     Query,
     Sum,
+    Survival,
     Variance,
 )
 from tacit.queries.statements import Statement
@@ -186,6 +189,32 @@ def test_postgres_counts_what_duckdb_counts(
     engine.check(policy)
     assert_same(engine, rows, query, policy)
     engine.close()
+
+
+@pytest.mark.parametrize("months", ["double precision", "numeric(6, 2)"])
+def test_curves_and_distributions_in_postgres_are_those_of_duckdb(database: str, months: str) -> None:
+    """At edges that no double equals, with times and events that are missing."""
+    times = [None, *(place / 100 for place in range(0, 1300, 7))]
+    rows = [(time, (None, True, False)[place % 3]) for place, time in enumerate(times)]
+    execute(
+        database,
+        "DROP TABLE IF EXISTS s",
+        f"CREATE TABLE s (months {months}, died boolean)",
+        f"INSERT INTO s VALUES {', '.join(f'({a}, {b})' for a, b in rows).replace('None', 'NULL')}",
+    )
+    columns = {"months": Column(kind="number", lower=0, upper=12), "died": Column(kind="boolean")}
+    policy = replace(ROWS, columns=columns)
+    table = pa.table({"months": [time for time, _ in rows], "died": [event for _, event in rows]})
+    mine = DuckDBEngine(table, policy)
+    with contextlib.closing(PostgresEngine(database, "s")) as engine:
+        engine.check(policy)
+        for item in (Survival("months", "died", (0, 0.07, 0.7, 2.1, 12)), Survival("months", "died"),
+                     Quantiles("months"), Cdf("months", (0.07, 2.1))):  # fmt: skip
+            for statement in statements_of(Query((item,)), policy):
+                found = integers(engine, statement)
+                assert found == integers(mine, statement)
+                assert len(found) > 3
+    mine.close()
 
 
 def test_postgres_is_asked_of_one_state_and_may_not_write(database: str) -> None:

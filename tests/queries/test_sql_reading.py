@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import re
 from typing import Any
 
@@ -336,6 +337,15 @@ SELECT count(*) FROM visits WHERE note = 'a | is not closed
 SELECT count(*) FROM visits WHERE {'a': 1} = 1 | not supported
 SELECT count(*) FROM visits WHERE list_filter([1], x -> x) | not supported
 """.strip().splitlines()
+
+
+def test_a_name_with_a_space_or_a_sign_must_be_quoted() -> None:
+    number = Column(kind="number", lower=0, upper=9)
+    policy = dataclasses.replace(POLICY, columns={"tumour stage": number, "CRP mg/l": number})
+    for name in ("tumour stage", "CRP mg/l"):
+        with pytest.raises(InvalidInput, match=f'Write the column\'s name in double quotes: "{name}".$'):
+            parse(f"SELECT avg({name}) FROM visits", policy)
+        assert parse(f'SELECT avg("{name}") FROM visits', policy).aggregates == (Mean(name),)
 
 
 @pytest.mark.parametrize("line", REFUSED, ids=[line.partition(" | ")[0] for line in REFUSED])

@@ -18,6 +18,7 @@ import pytest
 from query_oracles import policy_of
 
 from tacit.cli.app import run
+from tacit.cli.query import print_check
 from tacit.columns.tables import numbers_of
 from tacit.datasets import load_table
 from tacit.errors import InvalidInput, PrivacyRefusal
@@ -36,7 +37,7 @@ from tacit.queries import (
 )
 from tacit.queries.engines import DuckDBEngine
 from tacit.queries.query import Aggregate
-from tacit.queries.table_check import TableCheck
+from tacit.queries.table_check import Finding, TableCheck
 from tacit.report.certificate import make_certificate
 
 MISSING, UNREADABLE = "missing", "unreadable"
@@ -513,6 +514,17 @@ def test_the_check_from_a_shell_shows_rows_and_no_value(
     assert run(["check", "visits.csv"]) == 2
     assert "needs --policy" in capsys.readouterr().err
     assert run([*check, "--table", "t"]) == 2
+
+
+def test_findings_without_rows_and_names_with_a_space_are_written_right(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """A database has no row numbers."""
+    policy = Policy(unit="visit", adjacency="add-remove", budget=PureBudget(1.0))
+    print_check(TableCheck((Finding("missing", "CRP mg/l", 3),), Verdict()), policy)
+    out = " ".join(capsys.readouterr().out.split())
+    assert "CRP mg/l 3 are missing Row 1" in out
+    assert "--accept-missing 'CRP mg/l' counts such cells as missing" in out
 
 
 def test_registering_from_a_shell(

@@ -108,6 +108,17 @@ WRONG: dict[str, tuple[dict[str, Any], str, str]] = {
 }
 
 
+def test_rows_without_a_target_are_to_be_removed(tmp_path: Path) -> None:
+    path = run_file(tmp_path, data=PEOPLE, records=400)
+    head, first, *others = (tmp_path / "t.csv").read_text().splitlines()
+    cells = first.split(",")
+    cells[head.split(",").index("y")] = ""
+    (tmp_path / "t.csv").write_text("\n".join([head, ",".join(cells), *others]) + "\n")
+    assert [said for said in found(path) if "indicator" in said] == []
+    told = r"column 'y': 1 of .* the run refuses rows without a target\. Remove these rows\."
+    assert any(re.match(told, said) for said in found(path))
+
+
 @pytest.mark.parametrize("what", WRONG)
 def test_a_wrong_declaration_is_said(what: str, tmp_path: Path) -> None:
     changed, column, words = WRONG[what]

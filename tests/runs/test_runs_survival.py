@@ -78,6 +78,8 @@ def test_a_run_ranks_people_and_says_how_well(made: Path) -> None:
     page = (made / "run" / "evaluation.html").read_text()
     assert "integrated Brier score" in page
     assert "Kaplan-Meier" in page
+    assert "a constant for each time bin and one number for each column" in page
+    assert "The constant is" not in page
     # the curves of the columns are log odds of hazards, the same for all bins
     (age, _) = figures["by_column"]["columns"]
     assert age["y"][0][-1] - age["y"][0][0] > 1.5

@@ -351,6 +351,7 @@ def test_three_people_are_one_group_with_the_next_larger_one() -> None:
         ("a", 300),
         ("b or c", 43),
     ]
+    assert exact([300, 40, 3], [30, 4, 1])[1]["group"] == "b or c"  # in the declared order, not by size
     assert exact([3], [1])[0]["error"] is None
 
 

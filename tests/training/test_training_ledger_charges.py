@@ -313,7 +313,11 @@ def test_a_statement_that_claims_more_steps_than_were_charged_contradicts_itself
     [
         ({"unit": "visit"}, {}, "'visit', but that of data set 'visits' is 'patient'"),
         ({"adjacency": "zero-out"}, {}, "adjacency is zero-out"),
-        ({}, {"unit_column": "patient_id", "rows_per_unit": 3}, "one_record_per_unit"),
+        (
+            {},
+            {"unit_column": "patient_id", "rows_per_unit": 3},
+            r"in a run file, \[ledger\] one_record_per_unit = true",
+        ),
         ({}, {"largest_table": 50}, "at most 50"),
         (
             {"adjacency": "replace-one"},

@@ -328,8 +328,11 @@ def _show_columns(table: Path, sample: Sniffed, facts: Facts) -> None:
     for name, column in columns.items():
         form = [f"{key} {value!r}" for key, value in column.settings.items()]
         form += [" or ".join(column.formats) + "?"] if column.formats else []
-        form += [column.doubt] if column.doubt else []
-        form += ["an identifier: not used"] if column.kind == "text" else []
+        if name in (facts.user, facts.unit_column):
+            form.append("identifies the person of each row")
+        else:
+            form += ["an identifier: not used"] if column.kind == "text" else []
+            form += [column.doubt] if column.doubt else []
         view.add_row(name, column.kind or "?", ", ".join(form))
     console.print(view)
     console.print(

@@ -287,10 +287,13 @@ def claim(
     if len(events) != 1:
         raise InvalidInput("give the cost of the claim: one of --epsilon, --rho, --gaussian and --laplace.")
     book = Ledger.open(ledger)
+    before = sum(book.status(dataset).charges.values())
     book.claim(
         dataset, events[0], release=release, tool=tool, unit=unit, adjacency=adjacency, delta=delta, by=by
     )
-    say(f"Charged {release} as claimed. {spent_in_words(curator_view(book, [dataset])['datasets'][0])}")
+    new = sum(book.status(dataset).charges.values()) > before
+    done = f"Charged {release} as claimed." if new else f"{release} was claimed before: nothing was charged."
+    say(f"{done} {spent_in_words(curator_view(book, [dataset])['datasets'][0])}")
     return 0
 
 

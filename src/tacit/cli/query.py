@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import getpass
+import shlex
 import sys
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
@@ -161,7 +162,7 @@ def print_check(check: TableCheck, policy: Policy) -> None:
             Text(each.column or "the table"),
             Text("some" if each.count is None else f"{each.count:,}", justify="right"),
             Text(FOUND[each.kind] + accepted),
-            Text(first_few(each.rows, each.count)),
+            Text(first_few(each.rows, each.count) if each.rows else ""),
         )
     console.print(view)
     console.print()
@@ -176,10 +177,10 @@ def _advice(check: TableCheck) -> list[str]:
     outside = [each.column for each in check.left if each.column is not None and each.kind == "outside"]
     lines = ["Row 1 is the first row below the header. Correct the table, or accept findings:"]
     if missing:
-        options = " ".join(f"--accept-missing {name}" for name in dict.fromkeys(missing))
+        options = " ".join(f"--accept-missing {shlex.quote(name)}" for name in dict.fromkeys(missing))
         lines.append(f"  {options}   counts such cells as missing")
     if outside:
-        options = " ".join(f"--accept-outside {name}" for name in outside)
+        options = " ".join(f"--accept-outside {shlex.quote(name)}" for name in outside)
         lines.append(f"  {options}   clips numbers; other values are in no group")
     return lines if len(lines) > 1 else ["Correct the table; these findings cannot be accepted."]
 
@@ -344,7 +345,8 @@ def _show_columns(ledger: Ledger, dataset: str, as_json: bool) -> None:
         view.add_row(Text(name), Text(facts))
     console.print(view if described else "The policy declares no columns: only count(*) is possible.")
     if policy.unit_column is not None:
-        console.print(f"\ncount(DISTINCT {policy.unit_column}) counts each {policy.unit} once.")
+        name = policy.unit_column if policy.unit_column.isidentifier() else f'"{policy.unit_column}"'
+        console.print(f"\ncount(DISTINCT {name}) counts each {policy.unit} once.")
 
 
 def _show_price(ledger: Ledger, dataset: str, quote: Quote, as_json: bool) -> int:

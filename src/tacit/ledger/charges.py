@@ -25,7 +25,7 @@ from tacit.events import (
     PoissonSampled,
 )
 from tacit.events.base import check_event
-from tacit.ledger.policy import Budget, Cost, Policy, Spent, sum_of
+from tacit.ledger.policy import DELTA_UNIT, Budget, Cost, Policy, Spent, sum_of
 from tacit.ledger.records import (
     Anchor,
     Charge,
@@ -231,13 +231,22 @@ def refusal_of(claims: list[Claim]) -> Refused | None:
         limit, would_fit = budget.limit[0], min(map(_remaining, claims))
         spent, asked = map(shown_epsilon, (before, after))
         cap, fits = (shown_epsilon(value, ROUND_FLOOR) for value in (limit, would_fit))
-        over = (slot for slot, part, most in zip(budget.slots, above[0], row.cap, strict=True) if part > most)
+        over = [slot for slot, part, most in zip(budget.slots, above[0], row.cap, strict=True) if part > most]
         place = f"{row.name!r}" + (f", block {claim.block!r}" if claim.block else "")
         remark = "" if budget.mode in ("pure", "approximate") else _NOT_ADDED
-        return Refused(
+        why = (
             f"the budget of {place} is too small for this release: epsilon {spent} is spent, {asked} "
-            f"would be spent with it, and the cap is {cap}.{remark} Nothing was charged. A release without "
-            f"delta fits up to epsilon {fits}.",
+            f"would be spent with it, and the cap is {cap}.{remark}"
+        )
+        if "delta" in over:
+            name = "threshold_delta" if hasattr(budget, "threshold_delta") else "delta"
+            why = (
+                f"the deltas of the releases of {place} would add up to {above[0][-1] / DELTA_UNIT:g} with "
+                f"this one, and the budget's {name}, which was fixed at opening, is "
+                f"{row.cap[-1] / DELTA_UNIT:g}."
+            )
+        return Refused(
+            f"{why} Nothing was charged. A release without delta fits up to epsilon {fits}.",
             dataset=row.name,
             over=tuple(over) or ("epsilon",),
             requested=after - before,
@@ -447,8 +456,13 @@ def locked_family(tx: Transaction, charge_id: int) -> tuple[list[ChargeRow], dic
 
 def existing_charge(row: DatasetRow, charge: ChargeRow, request_hash: str) -> Charge:
     if not hmac.compare_digest(charge.request_hash, request_hash):
+        kind, _, release = charge.key.partition("/")
         raise Conflict(
-            f"key {charge.key!r} on {row.name!r} belongs to another request. Use a new key for each request."
+            f"release {release!r} of {row.name!r} was claimed before, with another guarantee or tool. "
+            "Nothing was charged now. Give the new release another name."
+            if kind == CLAIMED
+            else f"key {charge.key!r} on {row.name!r} belongs to another request. Use a new key for each "
+            "request."
         )
     return charge_of(row, charge)
 

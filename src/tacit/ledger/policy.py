@@ -837,6 +837,7 @@ def policy_template(
         setting("mode", "renyi", 'trainings and queries; "pure": Laplace noise; "zcdp": Gaussian noise'),
         setting("epsilon", epsilon, "for all releases together: 1 is strong, above 10 is weak"),
         setting("delta", delta, 'a tenth of 1 / largest_table, or less; not for "pure"'),
+        setting("# threshold_delta", 1e-7, "the part of delta for undeclared groups and other tools' deltas"),
     ]
     parts = [_HEAD, "\n".join(["[policy]", *policy]), "\n".join(["[budget]", *budget]) + "\n"]
     columns = [section for section in sections if section.startswith("[columns.")]

@@ -750,9 +750,11 @@ def _fetched(connection: Any, text: str) -> list[tuple[Any, ...]]:
 
     try:
         return list(connection.execute(text).fetchall())
+    except duckdb.InterruptException:
+        raise KeyboardInterrupt from None
     except duckdb.Error:
         raise EngineFailure from None
-    except RuntimeError as problem:  # DuckDB's form of a Ctrl-C
+    except RuntimeError as problem:  # DuckDB's other form of a Ctrl-C
         raise (KeyboardInterrupt if "interrupt" in str(problem) else EngineFailure) from None
 
 

@@ -308,6 +308,8 @@ def _noise_of(parameters: _Parameters, *, parts: int, threshold: bool) -> _Noise
             "delta is its probability of failure. Set delta, such as 1e-9, or declare the values."
         )
     if law == "laplace":
+        if epsilon is None and rho is None:
+            raise InvalidInput("epsilon is missing: it is the cost of the whole answer, such as 0.5. Set it.")
         if epsilon is None or rho is not None:
             raise InvalidInput(
                 "mechanism 'laplace' takes epsilon, not rho. Set epsilon, or use mechanism 'gaussian'."

@@ -80,6 +80,7 @@ LEVEL = 0.95
 Number = int | float
 _POINTS = 20  # of a distribution by default
 _CURVES = Survival | CumulativeHazard | RestrictedMean
+_START: Mapping[type[Aggregate], float] = {Survival: 1.0, CumulativeHazard: 0.0}  # at time 0
 
 
 @dataclass(frozen=True)
@@ -406,6 +407,7 @@ class Answer:
         sampled: whether some intervals also account for the sampling of the rows, as those of survival curves
             do.
         axes: for each aggregate, the name of the x axis, such as the column of times.
+        starts: for each aggregate, its value at time 0 if it is a curve over time, else None.
 
     >>> row = AnswerRow(("east",), (Estimate(12, 8, 16),))
     >>> answer = Answer(("ward",), ("count",), (row,), (), ((),), "key", 0.5, 0.0, 0.5, repeated=False)
@@ -432,6 +434,7 @@ class Answer:
     log_rank: tuple[float, float] | None = None
     sampled: bool = False
     axes: tuple[str, ...] = ()
+    starts: tuple[float | None, ...] = ()
 
     def value(self, column: str | None = None, keys: Key = ()) -> Any:
         """Return one noisy value; a histogram or curve gives a tuple of values.
@@ -470,7 +473,7 @@ class Answer:
             "points": [*map(list, self.points)],
         }
         data["remaining_epsilon"] = data.pop("remaining")
-        del data["unit"], data["axes"]
+        del data["unit"], data["axes"], data["starts"]
         return data
 
     def to_json(self) -> str:
@@ -562,13 +565,24 @@ def _number(value: float) -> str:
 
 
 def _cell(item: Estimate) -> str:
-    if item.low is not None and item.high is not None:
-        return f"{_number(item.value)} ({_number(item.low)} to {_number(item.high)})"
     if item.low is not None:
-        return f"{_number(item.value)} ({_number(item.low)} or more)"
+        low, value, high = _as_precise(item.low, item.value, item.high)
+        return f"{value} ({low} to {high})" if item.high is not None else f"{value} ({low} or more)"
     if item.rank_error is not None:
         return f"{_number(item.value)} (rank ± {item.rank_error:,})"
     return _number(item.value)
+
+
+def _as_precise(low: Number, value: Number, high: Number | None) -> list[str]:
+    """Return a value and its interval as text, with two digits of half the interval, which never shrinks."""
+    ends = [low, value, value if high is None else high]
+    half = (ends[2] - low) / 2 if high is not None else value - low
+    if half <= 0 or all(isinstance(end, int) for end in ends):
+        return [_number(end) for end in ends]
+    places = min(max(1 - math.floor(math.log10(half)), 0), 15)
+    scale = 10.0**places
+    ends = [math.floor(low * scale) / scale, value, math.ceil(ends[2] * scale) / scale]
+    return [f"{end:,.{places}f}" for end in ends]
 
 
 def _bin(edges: tuple[float, ...], number: int) -> str:
@@ -636,6 +650,7 @@ def read_content(
             "share" if isinstance(item, Quantiles) else column_of(item) or ""
             for item in compiled.query.aggregates
         ),
+        starts=tuple(_START.get(type(item)) for item in compiled.query.aggregates),
     )
 
 
@@ -925,12 +940,15 @@ class PrivateTable:
             event: the column that is true (or 1) if the event happened at that time. It is false (or 0) if
                 the row is censored: observed until that time, without an event.
             edges: the edges of the time bins, beginning with 0. By default they are the bins that the policy
-                declares, or else 20 equal bins. A later time counts as censored at the last edge.
+                declares, or else 20 equal bins. A later time counts as censored at the last edge. In wide
+                bins, the intervals are too narrow.
             where: which rows count, such as ``Compare("age", ">", 65)``; by default all.
             groups: the columns to group by.
             attempt, by, privacy: as for :meth:`ask`, with the same errors.
         """
-        shape = (time, event, None if edges is None else tuple(edges))
+        if isinstance(groups, str):
+            raise InvalidInput(f"groups must be a list of columns; got {groups!r}. Use groups=[{groups!r}].")
+        shape: Any = time, event, tuple(edges) if isinstance(edges, Iterable) else edges
         return self.ask(
             Query(
                 (Survival(*shape), CumulativeHazard(*shape), RestrictedMean(*shape)),

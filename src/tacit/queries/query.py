@@ -492,7 +492,9 @@ _CHECKS_of_query: Mapping[str, Callable[[str, Any], object]] = {
     "candidates": _increasing,
     "edges": _increasing,
     "points": _increasing,
-    "qs": lambda name, qs: tuple(check_real(name, q, low=0.0, high=1.0) for q in _increasing(name, qs)),
+    "qs": lambda name, qs: tuple(
+        check_real(f"each share in {name}", q, low=0.0, high=1.0) for q in _increasing(name, qs)
+    ),
 }
 
 
@@ -714,8 +716,15 @@ def _check_lifetimes(
             f"an event must be true or false, or 1 or 0; {item.event!r} is declared as {event.kind}. Declare "
             'kind = "boolean". For other codes, declare them too, such as true = ["2"], false = ["1"].'
         )
-    if item.edges is not None and (item.edges[0] != 0 or len(item.edges) > _MOST_TIMES + 1):
+    if item.edges is None:
+        return
+    if item.edges[0] != 0 or len(item.edges) > _MOST_TIMES + 1:
         raise InvalidInput(
             f"edges (of the time bins) must begin with 0 and be at most {_MOST_TIMES + 1} values; got "
-            f"{len(item.edges)} from {item.edges[0]}."
+            f"{len(item.edges)} values that begin with {item.edges[0]}."
+        )
+    if time.high is not None and item.edges[-1] > time.high:  # nobody is observed there
+        raise InvalidInput(
+            f"edges (of the time bins) must end at or below {time.high:g}, the declared upper bound of "
+            f"{item.time!r}; got {item.edges[-1]}."
         )

@@ -228,8 +228,16 @@ class Reader:
             f"line {self.text.count(chr(10), 0, start) + 1}, column {column + 1}: {problem}\n"
             f"  {excerpt}\n"
             f"  {' ' * (column - cut)}{carets}\n"
-            f"{remedy[:1].upper()}{remedy[1:]}{'' if remedy.endswith(('.', '?')) else '.'}"
+            f"{remedy[:1].upper()}{remedy[1:]}{'' if remedy.endswith(('.', '?')) else '.'}{self._quoting()}"
         )
+
+    def _quoting(self) -> str:
+        """Return the advice to quote a name with a space or a sign, if the text contains one unquoted."""
+        text = self.text.lower()
+        for name in self.policy.needed_columns:
+            if not name.isidentifier() and name.lower() in text and f'"{name.lower()}"' not in text:
+                return f' Write the column\'s name in double quotes: "{name}".'
+        return ""
 
     def refusal(
         self, node: Node, problem: str, remedy: str, kind: type[TacitError] = InvalidInput

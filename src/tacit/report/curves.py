@@ -11,8 +11,23 @@ from tacit.report.canvas import label_of, line_style, new_figure, save_figure
 from tacit.rounding import pair
 
 
+def _resolved(curve: list[Estimate]) -> int:
+    """Return the number of points before a curve's end that stays the same because noise hides it."""
+    # see tacit.queries.survival: such an end has an interval down to 0, or none above
+    end = len(curve)
+    while end > 1 and (
+        curve[end - 1].high is None
+        or (curve[end - 1].low == 0.0 < curve[end - 1].value == curve[end - 2].value)
+    ):
+        end -= 1
+    return end
+
+
 def plot_curves(answer: Answer, path: Path) -> None:
-    """Draw each curve of an answer as a chart, with a line and a band of intervals for each group."""
+    """Draw each curve of an answer as a chart, with a line and a band of intervals for each group.
+
+    The line of a survival curve ends where noise hides the rest; its band goes on.
+    """
     curves = [place for place, points in enumerate(answer.points) if len(points) > 1]
     if not curves:
         raise InvalidInput(
@@ -29,9 +44,11 @@ def plot_curves(answer: Answer, path: Path) -> None:
             style = line_style(group)
             label = label_of(", ".join(map(str, row.keys)))
             at, known = list(answer.points[place]), list(parts)
-            if answer.sampled and "survival" in name:  # everybody is without an event at first
-                at, known = [0.0, *at], [Estimate(1.0, 1.0, 1.0), *known]
-            axes.plot(at, [part.value for part in known], label=label, marker=".", **style)
+            first = answer.starts[place] if answer.starts else None
+            if first is not None:  # everybody is without an event at first
+                at, known = [0.0, *at], [Estimate(first, first, first), *known]
+            clear = _resolved(known) if first is not None else len(known)
+            axes.plot(at[:clear], [part.value for part in known[:clear]], label=label, marker=".", **style)
             ends = [
                 (x, part.low, part.high) for x, part in zip(at, known, strict=True) if part.high is not None
             ]

@@ -59,7 +59,9 @@ def doubts(config: Config, *, rows: int | None = None, trained: int | None = Non
     identifiers = [name for name in names_of_file(path, dialect) if is_identifier(name)]
     owners = [config.data.user] if isinstance(config.data.user, str) else [*(config.data.user or ())]
     tallies = {
-        name: (_Words if is_one_hot(encoder.columns[name]) else _Numbers)(encoder.columns[name], dialect)
+        name: (_Words if is_one_hot(column := encoder.columns[name]) else _Numbers)(
+            column, dialect, name in encoder.target_names
+        )
         for name in declared
     }
     people: dict[str, Counter[str]] = {
@@ -159,12 +161,19 @@ def _degree(wrong: int, cells: int) -> Degree:
 class _Tally:
     column: Column
     dialect: Dialect
+    is_target: bool
     cells: int = 0
     missing: int = 0
 
     def about_missing(self) -> Iterator[_Problem]:
         if self.cells and self.missing == self.cells:
             yield "every cell is missing.", "wrong"
+        elif self.missing and self.is_target:
+            yield (
+                f"{self.missing:,} of {self.cells:,} cells are missing, and the run refuses rows without a "
+                "target. Remove these rows.",
+                "remark",
+            )
         elif self.missing and self.column.missing == "refuse":
             yield (
                 f'{self.missing:,} of {self.cells:,} cells are missing, and missing = "refuse". Set missing '

@@ -96,9 +96,9 @@ def check_promise(
         raise PrivacyRefusal(
             f"{dataset!r} counts by column {policy.unit_column!r}, but training counts records, and one "
             f"{policy.unit} may have several. Train on UserRecords with charges "
-            f"owned_by={policy.unit_column!r}; in a configuration, set [data] user and rows_per_user. If no "
-            f"{policy.unit} has two of the training records, {tests}set one_record_per_unit=True. The ledger "
-            "records this claim."
+            f"owned_by={policy.unit_column!r}; in a run file, set [data] user and rows_per_user. If no "
+            f"{policy.unit} has two of the training records, {tests}set one_record_per_unit=True; in a run "
+            "file, [ledger] one_record_per_unit = true. The ledger records this claim."
         )
     most = policy.largest_table if policy.public_records is None else policy.public_records
     if plan.records > most:

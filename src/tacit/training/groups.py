@@ -160,7 +160,7 @@ def by_group(
     >>> found = evaluate(model, torch.zeros(200, 1), torch.arange(200) % 2)  # half are class 1
     >>> figures = by_group(found, {"site": np.unique(site, return_inverse=True)})
     >>> [(one["group"], one["error"]) for one in figures["by_group"][0]["groups"]]
-    [('b', 0.5), ('c or a', 0.5)]
+    [('b', 0.5), ('a or c', 0.5)]
     """
     found = [*_columns(evaluation, groups, target_bounds)]
     if plain is not None:
@@ -188,7 +188,7 @@ def _columns(evaluation: Evaluation, groups: Groups, bounds: Bounds) -> Iterator
             )
         few = _too_small(np.bincount(numbers, minlength=len(names)))
         sets = [[group] for group in range(len(names)) if group not in few] + [few] * bool(few)
-        merged = [" or ".join(str(names[group]) for group in one) for one in sets]
+        merged = [" or ".join(str(names[group]) for group in sorted(one)) for one in sets]
         yield of_column(by, merged, Parts([rows[np.isin(numbers, one)] for one in sets]), bounds)
 
 
