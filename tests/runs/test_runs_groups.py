@@ -79,10 +79,10 @@ def test_a_run_shows_exact_figures_and_hides_a_few_people(
 ) -> None:
     assert tacit(["train", "run.toml", "--out", "out"]) == 0
     said = " ".join(capsys.readouterr().out.split())
-    assert 'The group site "other or west" is served worse: error ' in said
+    assert 'The group site "west or other" is served worse: error ' in said
     assert "calibration" not in said
     site, a = figures(folder)
-    assert [one["group"] for one in site["groups"]] == ["east", "other or west"]
+    assert [one["group"] for one in site["groups"]] == ["east", "west or other"]
     assert [one["group"] for one in a["groups"]] == ["under -0.5", "-0.5 to under 0.5", "0.5 and over"]
     rows = [line.split(",") for line in (folder / "others.csv").read_text().splitlines()[1:]]
     counts = [sum(band(float(row[0])) == number for row in rows) for number in range(3)]
