@@ -58,10 +58,13 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 @pytest.fixture(autouse=True)
 def _no_time_is_lost(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Take out two things that take longer than most tests, and that these do not look at."""
+    """Take out three things that take longer than most tests, and that these do not look at."""
     # For a warning, a session calibrates what would help a plan that is too noisy, as most tests have.
     if request.path.name != "test_signal.py" and "tacit.training.session" in sys.modules:
         monkeypatch.setattr("tacit.training.session.warn_if_drowned", lambda signal: None)
+    # Of few steps with little noise, the epsilons of groups take seconds; no estimator shows them.
+    if request.path.parent.name == "integrations" and "tacit.report.statement" in sys.modules:
+        monkeypatch.setattr("tacit.report.statement._GROUPS", ())
     # Of a session that the garbage collector found, DataLoader waits five seconds for the workers, in vain.
     if "torch" in sys.modules:
         monkeypatch.setattr("torch.utils.data._utils.MP_STATUS_CHECK_INTERVAL", 0.1)
