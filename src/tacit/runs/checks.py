@@ -148,8 +148,8 @@ def check_scores(config: Config, plan: Plan, *, charged: bool) -> None:
     )
     if config.data.time is not None:
         raise PrivacyRefusal(
-            f"{exact}. A survival model has no noisy score. Test on people of another data set, with [data] "
-            "test_table."
+            f"{exact}. A survival model has no noisy score. Keep some people out of the ledger's data set, "
+            "and test on their file, [data] test_table: their scores are exact and not private."
         )
     if plan.adjacency is not Adjacency.ADD_REMOVE:
         raise PrivacyRefusal(
