@@ -31,7 +31,7 @@ $(VENV)/.installed: $(SOURCES)
 demo: $(VENV)/.demo  ## train a private model on bundled real data and show the result
 	$(BIN)/tacit demo
 
-test: install lint types architecture tests  ## everything that CI checks; twelve minutes on two cores
+test: install lint types architecture tests  ## everything that CI checks; eleven minutes on two cores
 
 test-all: install lint types architecture tests-all  ## all cases of all tests, with coverage; before a release
 
