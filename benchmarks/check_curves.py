@@ -56,6 +56,7 @@ def main() -> None:
     runs = given.runs
     content = {
         "survival": [survival_row(size, epsilon, runs) for size, epsilon in rows],
+        "bins": [survival_row(2000, 1.0, runs, bins) for bins in (20, 10, 5, 2, 1)],
         "log-rank": [test_row(size, epsilon, runs) for size, epsilon in rows],
         "distribution": [
             distribution_row(adult, name, size, epsilon, given.runs)
@@ -92,12 +93,16 @@ def study(draw: np.random.Generator, size: int, epsilon: float, edges: tuple[flo
 EDGES = tuple(float(place) for place in range(21))
 
 
-def survival_row(size: int, epsilon: float, runs: int) -> dict[str, Any]:
-    """Return the rates at which intervals of survival, hazard and restricted mean contain the truth."""
-    draw, truth = np.random.default_rng(1), np.exp(-np.array(EDGES[1:]) / 10)
+def survival_row(size: int, epsilon: float, runs: int, bins: int = 20) -> dict[str, Any]:
+    """Return the rates at which intervals of survival, hazard and restricted mean contain the truth.
+
+    The bins have equal widths, up to time 20.
+    """
+    edges = tuple(np.linspace(0, 20, bins + 1).tolist())
+    draw, truth = np.random.default_rng(1), np.exp(-np.array(edges[1:]) / 10)
     hits, hazards, means = [], [], []
     for _ in range(runs):
-        counts = study(draw, size, epsilon, EDGES)
+        counts = study(draw, size, epsilon, edges)
         curve = np.array(estimates.survival(counts, 0.95))
         hits.append((curve[:, 1] <= truth) & (truth <= curve[:, 2]))
         hazard = estimates.cumulative_hazard(counts, 0.95)
@@ -107,6 +112,7 @@ def survival_row(size: int, epsilon: float, runs: int) -> dict[str, Any]:
         means.append(low <= 10 * (1 - truth[-1]) <= (high or 0.0))
     by_time = np.mean(hits, axis=0)
     return {
+        "bins": bins,
         "people": size,
         "epsilon": epsilon,
         "runs": runs,

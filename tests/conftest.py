@@ -3,7 +3,7 @@
 import gc
 import sys
 from collections import Counter, defaultdict
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -71,11 +71,12 @@ def _no_time_is_lost(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyP
 
 
 @pytest.fixture
-def no_pictures(monkeypatch: pytest.MonkeyPatch) -> None:
+def no_pictures() -> Iterator[None]:
     """A run that ends draws nothing: its pictures are tested elsewhere, and take longer than all the rest."""
-    from tacit.runs import train
+    from undrawn import undrawn
 
-    monkeypatch.setattr(train, "draw_run", lambda *_: ())
+    with undrawn():
+        yield
 
 
 @pytest.fixture

@@ -248,7 +248,6 @@ def test_the_sizes_are_those_that_are_stated(part: Any) -> None:
         assert f"{load.batch:,}" == batch, name
 
 
-@pytest.mark.thorough(instead="test_every_model_takes_a_step_on_next_to_nothing")
 def test_the_command_leaves_a_file_and_names_what_is_not_installed(
     part: Any, measured: Callable[..., Any]
 ) -> None:

@@ -15,7 +15,6 @@ from tacit.ledger import Policy, PureBudget
 from tacit.report.certificate import read_certificate
 from tacit.report.verification import check_against, read_schema
 
-pytest_plugins = ["undrawn"]
 ROWS = "\n".join(
     f"{1000 + i // 2};{20 + i % 60},5;{'ABC'[i % 3]};{('no', 'yes')[i % 2]};{i % 28 + 1:02}.03.2026;{i % 7}"
     for i in range(300)
@@ -104,7 +103,7 @@ def test_a_ledger_and_its_certificate_are_read(table: list[str], capsys: pytest.
     assert Policy.from_data(certificate["policy"]).unit_column == "pid"
 
 
-@pytest.mark.usefixtures("nothing_drawn")
+@pytest.mark.usefixtures("no_pictures")
 def test_a_run_and_what_it_leaves_are_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

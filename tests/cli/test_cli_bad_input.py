@@ -18,8 +18,7 @@ from shell import Shell
 from tacit import files
 from tacit.cli.app import run
 
-pytest_plugins = ["undrawn"]
-pytestmark = pytest.mark.usefixtures("nothing_drawn")
+pytestmark = pytest.mark.usefixtures("no_pictures")
 # A small table; its numbers follow from the row number, so that no file is needed.
 ROWS = "".join(
     f"{20 + i % 50},{('office', 'field')[i % 2]},{('no', 'yes')[i % 50 > 25]}\n" for i in range(300)

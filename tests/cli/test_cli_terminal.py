@@ -26,7 +26,6 @@ from tacit.runs import Outcome, prepare
 from tacit.testing import seeded_generator
 from tacit.training.loop import MetricsRow
 
-pytest_plugins = ["undrawn"]
 MAIN = "from tacit.cli import main; main()"
 UNDRAWN = "from undrawn import undrawn; from tacit.cli import main\nwith undrawn(): main()"
 CONFIG = """
@@ -80,7 +79,7 @@ def start(out: str, watcher: Interrupter, *, resume: bool = False) -> Outcome | 
         return made.start((watcher,), stop)
 
 
-@pytest.mark.usefixtures("nothing_drawn")
+@pytest.mark.usefixtures("no_pictures")
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_ctrl_c_once_stops_after_the_step_and_the_resumed_run_is_exact(
     number: int, capsys: pytest.CaptureFixture[str]
@@ -99,7 +98,7 @@ def test_ctrl_c_once_stops_after_the_step_and_the_resumed_run_is_exact(
     assert Path("whole/metrics.csv").read_text() == Path("stopped/metrics.csv").read_text()
 
 
-@pytest.mark.usefixtures("nothing_drawn")
+@pytest.mark.usefixtures("no_pictures")
 def test_ctrl_c_twice_stops_at_once_and_the_state_before_is_whole() -> None:
     with pytest.raises(KeyboardInterrupt):
         start("out", Interrupter(13, 13))
@@ -107,7 +106,7 @@ def test_ctrl_c_twice_stops_at_once_and_the_state_before_is_whole() -> None:
     assert start("out", Interrupter(), resume=True) is not None
 
 
-@pytest.mark.usefixtures("nothing_drawn")
+@pytest.mark.usefixtures("no_pictures")
 def test_ctrl_c_in_the_last_step_finishes_the_run() -> None:
     assert start("out", Interrupter(30)) is not None
 
@@ -123,7 +122,7 @@ def interrupt_command(monkeypatch: pytest.MonkeyPatch, *steps: int) -> None:
     monkeypatch.setattr(terminal.TrainingBar, "on_step", on_step)
 
 
-@pytest.mark.usefixtures("nothing_drawn")
+@pytest.mark.usefixtures("no_pictures")
 def test_the_command_says_how_to_go_on(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as patch:
         interrupt_command(patch, 9)
@@ -148,7 +147,7 @@ def test_an_interrupted_command_with_json(shell: Shell, monkeypatch: pytest.Monk
     assert found == {"folder": "out", "finished": False, "steps_done": 9, "steps": 30}
 
 
-@pytest.mark.usefixtures("nothing_drawn")
+@pytest.mark.usefixtures("no_pictures")
 def test_json_is_all_there_is_on_stdout(shell: Shell) -> None:
     found = shell.data("train", "iris.toml", "--out", "out")
     assert found["finished"] is True
@@ -158,7 +157,7 @@ def test_json_is_all_there_is_on_stdout(shell: Shell) -> None:
     assert all(Path(name).is_file() for name in found["files"])
 
 
-@pytest.mark.usefixtures("nothing_drawn")
+@pytest.mark.usefixtures("no_pictures")
 def test_without_a_terminal_there_are_lines_and_no_bar(shell: Shell) -> None:
     out, err = shell.both("train", "iris.toml", "--out", "out")
     assert "\x1b" not in out + err
@@ -180,13 +179,13 @@ def test_without_a_terminal_there_are_lines_and_no_bar(shell: Shell) -> None:
     assert Path("out/statement.txt").read_text().startswith("PRIVACY STATEMENT")
 
 
-@pytest.mark.usefixtures("nothing_drawn")
+@pytest.mark.usefixtures("no_pictures")
 def test_without_a_loss_report_the_loss_is_said_to_be_hidden(shell: Shell) -> None:
     Path("iris.toml").write_text(CONFIG.replace("[optimizer]", "report_loss = false\n[optimizer]"))
     assert "loss hidden" in shell.err("train", "iris.toml", "--out", "out")
 
 
-@pytest.mark.usefixtures("nothing_drawn")
+@pytest.mark.usefixtures("no_pictures")
 def test_brackets_in_names_are_shown_as_they_are(shell: Shell) -> None:
     Path("iris.toml").write_text(CONFIG.replace('"flower"', '"[red]flower[/red]"'))
     Path("iris.toml").rename("[bold]iris.toml")
@@ -196,7 +195,7 @@ def test_brackets_in_names_are_shown_as_they_are(shell: Shell) -> None:
     assert "[bold]iris: step 6" in err
 
 
-@pytest.mark.usefixtures("nothing_drawn")
+@pytest.mark.usefixtures("no_pictures")
 def test_a_test_key_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
     made = prepare("iris.toml", out="out", generator=seeded_generator(1))
     assert train.run_to_end(made, ["iris.toml", "--resume"], "iris") is not None
@@ -322,7 +321,7 @@ def test_demo(shell: Shell, request: pytest.FixtureRequest) -> None:
     assert "Private: ε = 3.00 at δ = 0.0001 for one image (add-remove)" in out
     for name in ("model.safetensors", "statement.json", "progress.png", "privacy.png"):
         assert (Path("runs/demo-2") / name).stat().st_size > 500
-    request.getfixturevalue("nothing_drawn")
+    request.getfixturevalue("no_pictures")
     assert shell.data("demo", "--out", "mine")["finished"] is True
     assert run(["demo", "--out", "mine"]) == 2
 

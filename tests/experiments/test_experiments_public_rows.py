@@ -92,9 +92,6 @@ def _fails(public: Tensor) -> public_rows._Block:
     raise AssertionError("computed a second time, not read from the cache")
 
 
-@pytest.mark.thorough(
-    instead="models/test_models_picture_features.py::test_colour_pictures_are_as_their_mirror_images"
-)
 def test_photographs_are_as_their_mirror_images(few: Tensor) -> None:
     pictures = photographs(4, 2).inputs
     pictures[:, :, :, :9] += 0.3

@@ -58,7 +58,6 @@ def test_all_attacks_on_a_classifier(tmp_path: Path, capsys: pytest.CaptureFixtu
     assert data["run"] == shown["run"]
 
 
-@pytest.mark.thorough(instead="test_all_attacks_on_a_classifier")
 def test_what_a_text_model_recites(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(recitation, "_ANSWERS", 1)

@@ -79,7 +79,6 @@ def test_the_advised_plan_keeps_the_promise(shell: Shell, largest: int | None) -
     assert data["in_words"].startswith("Train a model of ")
 
 
-@pytest.mark.thorough(instead="experiments/test_scaling_law.py::test_runs_are_read_from_a_csv_file")
 def test_a_law_is_fitted_to_runs_of_ones_own(shell: Shell, tmp_path: Path) -> None:
     path = tmp_path / "runs.csv"
     lines = ["model_size,steps,noise_batch_ratio,loss"]

@@ -110,7 +110,6 @@ def test_the_choice_without_privacy_wastes_the_promise() -> None:
     assert advice.non_private.loss < 0.6 * advice.best.loss
 
 
-@pytest.mark.thorough(instead="test_the_choice_without_privacy_wastes_the_promise")
 def test_more_compute_alone_gives_less_and_less_and_then_nothing() -> None:
     """Sections 4.2 and C.1; the point grows with the budget of privacy."""
     points = loss_over_compute(

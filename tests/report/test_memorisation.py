@@ -26,7 +26,6 @@ from tacit.report.findings import (
 from tacit.report.risk import risk_sheet
 from tacit.report.run_page import charts_of, page, summary
 
-pytest_plugins = ["undrawn"]
 CURVE = account(Gaussian(1.0), adjacency="add-remove")  # of a test at rate a: 1 - f(a) = Phi(1 + Phi^-1(a))
 
 
@@ -88,7 +87,7 @@ def test_false_alarms_are_rarer_than_the_level() -> None:
     assert alarms <= 300 * 0.05
 
 
-@pytest.mark.usefixtures("nothing_drawn")
+@pytest.mark.usefixtures("no_pictures")
 def test_what_remembers_too_much_is_called_so() -> None:
     good, bad = (whole(found(list(gaussian_exposures(mu, 60)))) for mu in (0.2, 6.0))
     assert [kind for kind, _ in summary(good)] == ["limit", "memory"]
@@ -110,7 +109,7 @@ def test_the_page_says_what_was_typed_and_what_came_and_escapes_it() -> None:
         ET.fromstring(to_svg(chart, alone=True))
 
 
-@pytest.mark.usefixtures("nothing_drawn")
+@pytest.mark.usefixtures("no_pictures")
 def test_the_secret_of_the_largest_exposure_comes_first_with_dp_and_without() -> None:
     def model(name: str, exposures: Sequence[float]) -> MemorisingModel:
         mine = [*secrets(exposures), *secrets([16.0], included=False)]
@@ -129,7 +128,7 @@ def test_the_secret_of_the_largest_exposure_comes_first_with_dp_and_without() ->
         assert words in evidence
 
 
-@pytest.mark.usefixtures("nothing_drawn")
+@pytest.mark.usefixtures("no_pictures")
 def test_of_one_model_the_largest_exposure_is_its_own() -> None:
     assert found([1.0, 3.0], private_only=True)["most_exposed"]["copies"] == 16
     only = of_models(private(secrets([9.0], included=False)), 100)
@@ -149,7 +148,7 @@ def test_groups_count_what_is_in_and_what_is_not() -> None:
     json.dumps(data)
 
 
-@pytest.mark.usefixtures("nothing_drawn")
+@pytest.mark.usefixtures("no_pictures")
 def test_without_secrets_it_says_how_to_plant_them() -> None:
     data = whole(of_models(private([])))
     assert [kind for kind, _ in summary(data)] == ["limit"]
@@ -157,7 +156,7 @@ def test_without_secrets_it_says_how_to_plant_them() -> None:
     assert set(charts_of(data)) == {"two-worlds"}
 
 
-@pytest.mark.usefixtures("nothing_drawn")
+@pytest.mark.usefixtures("no_pictures")
 def test_coins_may_leave_a_kind_empty() -> None:
     mine = secrets([1.0], 1) + secrets([2.0], 4, included=False)
     data = whole(of_models(private(mine), 100))

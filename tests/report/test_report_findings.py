@@ -30,7 +30,6 @@ from tacit.report.findings import (
 from tacit.report.risk import risk_sheet
 from tacit.report.run_page import charts_of, figures, page, strongest, summary, verdict, write_report
 
-pytest_plugins = ["undrawn"]
 CURVE = account(
     Gaussian(1.0), adjacency="add-remove"
 )  # mu = 1: no test does better than N(0, 1) against N(1, 1)
@@ -108,7 +107,7 @@ def test_the_best_attack_there_is_stays_below_the_limit_and_a_better_one_does_no
     assert "attack!" not in dict(summary(whole()))
 
 
-@pytest.mark.usefixtures("nothing_drawn")
+@pytest.mark.usefixtures("no_pictures")
 def test_what_an_attack_found_is_called_an_estimate_wherever_its_limit_stands() -> None:
     """ "Found 1.97 %" and "no attack finds more than 1.96 %" do not contradict each other."""
     data = whole()
@@ -147,7 +146,7 @@ def test_a_contradicted_claim_is_said_at_once() -> None:
     assert "weak attack, not safety" in dict(summary(whole()))["audit"]
 
 
-@pytest.mark.usefixtures("nothing_drawn")
+@pytest.mark.usefixtures("no_pictures")
 def test_a_bound_above_the_claim_that_was_not_confirmed_is_not_stated() -> None:
     """One verdict, that of both stages: the bound of the first is neither in the words nor on the page."""
     result = AuditResult(
@@ -173,7 +172,7 @@ def test_the_verdict_says_what_is_promised_what_tested_it_and_what_an_attacker_r
     )
 
 
-@pytest.mark.usefixtures("nothing_drawn")
+@pytest.mark.usefixtures("no_pictures")
 @pytest.mark.parametrize(
     ("data", "by"),
     [
@@ -202,7 +201,7 @@ def test_the_verdict_of_a_run_that_nothing_tested_or_that_is_not_private() -> No
     assert not verdict(data)[0]
 
 
-@pytest.mark.usefixtures("nothing_drawn")
+@pytest.mark.usefixtures("no_pictures")
 def test_the_page_begins_with_the_verdict_the_cards_and_the_strongest_evidence() -> None:
     data = whole()
     text = page(data)

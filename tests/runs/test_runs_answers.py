@@ -34,9 +34,8 @@ from tacit.runs.model import training_loss
 from tacit.testing import seeded_generator
 from tacit.training.evaluation import evaluate_pairs
 
-pytest_plugins = ["undrawn"]
 pytestmark = [
-    pytest.mark.usefixtures("nothing_drawn"),
+    pytest.mark.usefixtures("no_pictures"),
     pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing`:FutureWarning"),  # of peft
 ]
 PLAIN = (
@@ -575,6 +574,9 @@ BAD: dict[str, tuple[str, Any, str, str]] = {
     "a missing field": (
         "completions", {"prompt": SECRET}, PLAIN, 'line 41 .*"completion" is missing. Correct',
     ),
+    "a number beside a prompt": (
+        "two fields", {"instruction": SECRET, "input": 7311, "output": ""}, PLAIN, '"input" is no text',
+    ),
     "no value": ("chats", {"messages": [{"from": "gpt", "text": SECRET}]}, PLAIN, "no list of messages"),
     "a number": (
         "completions", {"prompt": SECRET, "completion": 7311}, PLAIN, '"completion" is no text and no list',
@@ -616,8 +618,13 @@ BAD: dict[str, tuple[str, Any, str, str]] = {
 @pytest.mark.parametrize("what", BAD)
 def test_an_example_that_cannot_be_read_is_named_by_its_number_alone(what: str, tmp_path: Path) -> None:
     form, example, template, words = BAD[what]
-    usual = FORMS[form][1]
-    path = configured(tmp_path, form, examples=[*usual, example], template=template)
+    usual, changes = FORMS["completions"][1], {}
+    if form == "two fields":
+        form, usual = "completions", [alpaca(one, 0) for one in usual]
+        changes = {FORMS[form][0]: 'prompt = ["instruction", "input"]\ncompletion = "output"'}
+    else:
+        usual = FORMS[form][1]
+    path = configured(tmp_path, form, changes, examples=[*usual, example], template=template)
     with pytest.raises(InvalidInput, match=words) as caught:
         load_data(read_config(path))
     assert SECRET not in str(caught.value)

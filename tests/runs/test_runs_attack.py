@@ -25,8 +25,7 @@ from tacit.runs import attack, prepare
 from tacit.runs.attack import attack_findings, open_run
 from tacit.testing import seeded_generator
 
-pytest_plugins = ["undrawn"]
-pytestmark = pytest.mark.usefixtures("nothing_drawn")
+pytestmark = pytest.mark.usefixtures("no_pictures")
 CONFIG = run_file(
     data='name = "digits"',
     model='name = "logistic"; normalise = true',

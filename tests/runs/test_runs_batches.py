@@ -38,8 +38,7 @@ from tacit.training import PrivateSession
 from tacit.training.audit_slots import AuditSlots
 from tacit.training.streamed import Shard, StreamedBatches
 
-pytest_plugins = ["undrawn"]
-pytestmark = pytest.mark.usefixtures("nothing_drawn")
+pytestmark = pytest.mark.usefixtures("no_pictures")
 CONFIG = run_file(
     data='parquet = "{folder}/corpus"; text = "body"; sequence_length = 6; documents = "split"; '
     "test_fraction = 0.3",

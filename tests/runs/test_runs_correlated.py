@@ -16,8 +16,7 @@ from tacit.runs.config import parse_config
 from tacit.runs.plan import make_plan
 from tacit.sampling import CyclicPoissonSampling, FullBatch
 
-pytest_plugins = ["undrawn"]
-pytestmark = pytest.mark.usefixtures("nothing_drawn")
+pytestmark = pytest.mark.usefixtures("no_pictures")
 TOML = run_file(
     data='name = "digits"',
     model='name = "logistic"; normalise = true',

@@ -24,8 +24,7 @@ from tacit.queries.moments import TableMoments
 from tacit.runs import prepare
 from tacit.training import least_squares
 
-pytest_plugins = ["undrawn"]
-pytestmark = pytest.mark.usefixtures("nothing_drawn")
+pytestmark = pytest.mark.usefixtures("no_pictures")
 ROWS = 3000
 COLUMNS: dict[str, dict[str, Any]] = {
     "age": {"kind": "number", "lower": 0, "upper": 100, "bins": 5},

@@ -14,8 +14,7 @@ from tacit.cli.app import run as tacit
 from tacit.ledger import Ledger, Policy, RenyiBudget
 from tacit.sampling import ByDate
 
-pytest_plugins = ["undrawn"]
-pytestmark = pytest.mark.usefixtures("nothing_drawn")
+pytestmark = pytest.mark.usefixtures("no_pictures")
 TOML = run_file(
     data='table = "january.csv"; test_table = "test.csv"; target = "late"; date = "day"; '
     'first_day = "2026-01-01"; until = "2026-02-01"; {data}',

@@ -20,8 +20,7 @@ from tacit.errors import InvalidInput
 from tacit.runs import read_config
 from tacit.runs.kinds import load_data
 
-pytest_plugins = ["undrawn"]
-pytestmark = pytest.mark.usefixtures("nothing_drawn")
+pytestmark = pytest.mark.usefixtures("no_pictures")
 CONFIG = run_file(
     data='{source}; text = "body"; sequence_length = 8; documents = "first"; '
     'test_jsonl = "test.jsonl"; user = "who"; rows_per_user = 1; date = "sent"; '

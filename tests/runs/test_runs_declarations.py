@@ -16,7 +16,6 @@ from tacit.errors import InvalidInput, PrivacyRefusal
 from tacit.runs.config import Config, parse_config
 from tacit.runs.declarations import check_fit, doubts
 
-pytest_plugins = ["undrawn"]
 ROWS = 2000
 COLUMNS: dict[str, dict[str, Any]] = {
     "age": {"kind": "integer", "lower": 0, "upper": 120, "missing": "indicator"},
@@ -149,7 +148,7 @@ def test_check_says_it_with_exit_code_1(tmp_path: Path, capsys: pytest.CaptureFi
     assert run(["check", str(path), "--policy", "p.toml"]) == 2
 
 
-@pytest.mark.usefixtures("nothing_drawn")
+@pytest.mark.usefixtures("no_pictures")
 def test_train_writes_it_for_the_curator_alone_in_one_line_for_every_table(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -260,7 +259,7 @@ def test_declarations_that_fit_ask_nothing(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("answer", "code"), [("y", 0), ("no", 2), (None, 130)])
-@pytest.mark.usefixtures("nothing_drawn")
+@pytest.mark.usefixtures("no_pictures")
 def test_train_asks_in_a_terminal_and_does_what_the_answer_says(
     answer: str | None,
     code: int,
@@ -317,7 +316,7 @@ def test_init_takes_bounds_for_many_columns(tmp_path: Path) -> None:
     assert re.search(r"\[columns.x2\][^\[]*lower = 0\s+upper = 1\s", text)
 
 
-@pytest.mark.usefixtures("nothing_drawn")
+@pytest.mark.usefixtures("no_pictures")
 def test_train_says_before_the_first_step_what_plan_says(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

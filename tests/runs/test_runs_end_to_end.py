@@ -24,7 +24,6 @@ from tacit.testing import seeded_generator
 from tacit.training import evaluate
 from tacit.training.loop import History, MetricsRow
 
-pytest_plugins = ["undrawn"]
 ADULT = run_file(
     data='table = "adult.csv"; target = "income"; test_fraction = 0.25',
     columns='age = { kind = "number", lower = 17, upper = 90, missing = 53.5 }; '
@@ -104,7 +103,7 @@ def test_a_table_from_beginning_to_end() -> None:
     assert float(rows[-1]["test_score"]) == outcome.evaluation.score
 
 
-@pytest.mark.usefixtures("nothing_drawn")
+@pytest.mark.usefixtures("no_pictures")
 def test_the_card_says_what_the_run_file_states_of_it() -> None:
     make_adult()
     stated = '\n[card]\nlicense = "mit"\ncurator = "The bureau"\n'
@@ -122,7 +121,7 @@ def test_the_card_says_what_the_run_file_states_of_it() -> None:
     assert "license: apache-2.0" in Path("out/README.md").read_text(encoding="utf-8")
 
 
-@pytest.mark.usefixtures("nothing_drawn")
+@pytest.mark.usefixtures("no_pictures")
 def test_a_table_with_a_number_as_target() -> None:
     make_adult()
     text = ADULT.replace('target = "income"', 'target = "hours"')
@@ -158,7 +157,7 @@ def read_tensorboard(folder: Path) -> dict[str, dict[int, float]]:
     return {name: {event.step: event.value for event in reader.Scalars(name)} for name in names}
 
 
-@pytest.mark.usefixtures("nothing_drawn")
+@pytest.mark.usefixtures("no_pictures")
 def test_tensorboard_after_a_resume_has_each_figure_once() -> None:
     make_pictures()
     Path("run.toml").write_text(PICTURES.replace("report_loss = false", ""))
@@ -190,7 +189,7 @@ def test_without_matplotlib_everything_but_the_pictures_is_there(monkeypatch: py
     assert "progress.png" not in outcome.files
 
 
-@pytest.mark.usefixtures("nothing_drawn")
+@pytest.mark.usefixtures("no_pictures")
 def test_without_a_loss_report_no_loss_is_written_anywhere(monkeypatch: pytest.MonkeyPatch) -> None:
     """The true losses are replaced by a number that would be found and is no part of a time."""
     from tacit.training import step
@@ -205,7 +204,7 @@ def test_without_a_loss_report_no_loss_is_written_anywhere(monkeypatch: pytest.M
         assert not path.is_file() or b"12345.6" not in path.read_bytes()
 
 
-@pytest.mark.usefixtures("nothing_drawn")
+@pytest.mark.usefixtures("no_pictures")
 def test_the_loss_that_is_written_is_the_noisy_one() -> None:
     """Smoothed from the steps' reports, and not the loss of any records."""
     make_adult()
@@ -218,7 +217,7 @@ def test_the_loss_that_is_written_is_the_noisy_one() -> None:
     assert float(metric_rows()[-1]["loss"]) == history.smoothed
 
 
-@pytest.mark.usefixtures("nothing_drawn")
+@pytest.mark.usefixtures("no_pictures")
 @pytest.mark.thorough(cases=3)
 @pytest.mark.parametrize("rows", [1, 3, 7, 8, 100])
 def test_number_of_rows(rows: int) -> None:
@@ -243,7 +242,7 @@ def test_released_files_have_no_key_and_no_state() -> None:
         assert not any(needle in path.read_bytes() for needle in needles), path
 
 
-@pytest.mark.usefixtures("nothing_drawn")
+@pytest.mark.usefixtures("no_pictures")
 def test_modes_of_files() -> None:
     make_pictures()
     old = os.umask(0)
@@ -270,7 +269,7 @@ def test_a_test_key_is_marked_in_every_file_that_people_read(monkeypatch: pytest
     assert not again.session.private, "a resumed run keeps the mark"
 
 
-@pytest.mark.usefixtures("nothing_drawn")
+@pytest.mark.usefixtures("no_pictures")
 def test_two_runs_have_different_noise() -> None:
     make_pictures()
     finish(PICTURES)
@@ -281,7 +280,7 @@ def test_two_runs_have_different_noise() -> None:
     assert not torch.equal(first["1.weight"], second["1.weight"])
 
 
-@pytest.mark.usefixtures("nothing_drawn")
+@pytest.mark.usefixtures("no_pictures")
 def test_frozen_parts_stay_in_evaluation_mode() -> None:
     """A frozen BatchNorm would otherwise start to mix records after the first evaluation."""
     Path("net_with_frozen_norm.py").write_text(

@@ -15,8 +15,6 @@ from undrawn import undrawn
 from tacit import load
 from tacit.cli.app import run as tacit
 
-pytest_plugins = ["undrawn"]
-
 
 def configuration(target: str, **privacy: str) -> str:
     """The only place here that knows how a table and its columns are written."""
@@ -101,7 +99,7 @@ def test_a_useless_model_of_an_imbalanced_table_is_called_useless_first(
     assert {"out/evaluation.json", "out/evaluation.html", "out/confusion.png"} <= set(data["files"])
 
 
-@pytest.mark.usefixtures("nothing_drawn")
+@pytest.mark.usefixtures("no_pictures")
 def test_a_useful_model_is_not(capsys: pytest.CaptureFixture[str]) -> None:
     Path("people.csv").write_text(people(0.137, 1.0))
     Path("run.toml").write_text(configuration("sick"))

@@ -18,8 +18,6 @@ from tacit.report.verification import read_statement, verify_statement
 from tacit.runs import prepare
 from tacit.runs.checks import check_run
 
-pytest_plugins = ["undrawn"]
-
 EXACT = run_file(
     data='table = "people.csv"; test_table = "others.csv"; target = "sick"',
     columns='a = { kind = "number", lower = -1, upper = 1 }; '
@@ -97,7 +95,7 @@ def band(value: float) -> int:
     return (value >= -0.5) + (value >= 0.5)
 
 
-@pytest.mark.usefixtures("nothing_drawn")
+@pytest.mark.usefixtures("no_pictures")
 def test_a_charged_run_releases_the_groups_once_with_noise(folder: Path) -> None:
     (folder / "run.toml").write_text(NOISY)
     outcome = prepare("run.toml", out="out").start()
@@ -162,7 +160,7 @@ def test_groups_need_a_table(folder: Path) -> None:
         check_run("run.toml", out="out")
 
 
-@pytest.mark.usefixtures("nothing_drawn")
+@pytest.mark.usefixtures("no_pictures")
 def test_groups_may_be_added_to_a_finished_run_but_not_to_its_charged_score(folder: Path) -> None:
     without = {'by = ["site", "a"]\nbands.a = [-0.5, 0.5]': ""}
     (folder / "run.toml").write_text(changed(EXACT, without))

@@ -28,8 +28,7 @@ from tacit.runs.checks import sole_user
 from tacit.testing import seeded_generator
 from tacit.training import run as run_module
 
-pytest_plugins = ["undrawn"]
-pytestmark = pytest.mark.usefixtures("nothing_drawn")
+pytestmark = pytest.mark.usefixtures("no_pictures")
 STEPS = 60
 KILLS = 10
 

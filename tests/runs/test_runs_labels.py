@@ -24,7 +24,6 @@ from tacit.runs.attack import open_run
 from tacit.runs.config import parse_config
 from tacit.runs.kinds import source_of
 
-pytestmark = pytest.mark.usefixtures("no_pictures")
 LABELS = ("toxic", "spam", "threat")
 RUN = run_file(
     data='table = "posts.csv"; test_fraction = 0.4; target = ["toxic", "spam", "threat"]',
@@ -36,6 +35,12 @@ RUN = run_file(
     training="steps = 12",
 )
 MORE = '\n[ledger]\nurl = "budget.db"\ndataset = "posts"\nchunk = 6\n'
+
+
+@pytest.fixture(autouse=True)
+def pages_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Draw the charts of pages, which have one for each label, and no figures."""
+    monkeypatch.setattr("tacit.runs.train.draw_run", lambda *_: ())
 
 
 def posts(count: int, seed: int) -> tuple[str, np.ndarray[Any, Any]]:

@@ -37,8 +37,7 @@ from tacit.runs.model import losses_of
 from tacit.runs.plan import make_plan
 from tacit.testing import seeded_generator
 
-pytest_plugins = ["undrawn"]
-pytestmark = pytest.mark.usefixtures("nothing_drawn")
+pytestmark = pytest.mark.usefixtures("no_pictures")
 CONFIG = run_file(
     data='jsonl = "{folder}/documents.jsonl"; text = "body"; sequence_length = 8; '
     'documents = "split"; test_fraction = 0.3',

@@ -34,8 +34,7 @@ from tacit.testing import seeded_generator
 from tacit.training import StepCharges
 
 STEPS, CHUNK, KILLS = 30, 7, 12
-pytest_plugins = ["undrawn"]
-pytestmark = pytest.mark.usefixtures("nothing_drawn")
+pytestmark = pytest.mark.usefixtures("no_pictures")
 CONFIG = run_file(
     data='name = "digits"',
     privacy='noise_multiplier = 1.0; unit = "image"; records = 1437',

@@ -17,8 +17,7 @@ from tacit.runs.build import make_session
 from tacit.testing import seeded_generator
 from tacit.training.streamed import StreamedBatches
 
-pytest_plugins = ["undrawn"]
-pytestmark = pytest.mark.usefixtures("nothing_drawn")
+pytestmark = pytest.mark.usefixtures("no_pictures")
 SEVERAL = {"sequence_length = 8": "lengths = [3, 6, 8]", '"adam"': '"sgd"'}
 ONE = {'"adam"': '"sgd"'}
 USERS = {

@@ -18,8 +18,7 @@ from tacit.runs import Run, prepare
 from tacit.runs.config import parse_config, reasons
 from tacit.training import Evaluation
 
-pytest_plugins = ["undrawn"]
-pytestmark = pytest.mark.usefixtures("nothing_drawn")
+pytestmark = pytest.mark.usefixtures("no_pictures")
 FILE = """
 [data]
 table = "rows.csv"

@@ -13,8 +13,7 @@ import pytest
 from tacit.cli.app import run
 from tacit.columns.sections import find_blanks
 
-pytest_plugins = ["undrawn"]
-pytestmark = pytest.mark.usefixtures("nothing_drawn")
+pytestmark = pytest.mark.usefixtures("no_pictures")
 WARDS = ("surgery", "cardiology", "oncology", "paediatrics", "psychiatry")
 HEADER = ("patient_id", "age", "weight", "sex", "ward", "admitted", "emergency", "visits", "readmitted")
 FACTS = (

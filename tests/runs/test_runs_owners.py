@@ -22,8 +22,7 @@ from tacit.runs.attack import audit_folder
 from tacit.runs.train import Run, prepare
 from tacit.testing import seeded_generator
 
-pytest_plugins = ["undrawn"]
-pytestmark = pytest.mark.usefixtures("nothing_drawn")
+pytestmark = pytest.mark.usefixtures("no_pictures")
 PEOPLE = 160
 TOML = run_file(
     data='table = "visits.csv"; target = "sick"; {data}',

@@ -37,8 +37,7 @@ from tacit.runs import predict, prepare
 from tacit.runs.learners import Description, read_description
 from tacit.runs.predict import Predictor, write_predictions
 
-pytest_plugins = ["undrawn"]
-pytestmark = pytest.mark.usefixtures("nothing_drawn")
+pytestmark = pytest.mark.usefixtures("no_pictures")
 SECRET = "48151623"
 ROWS = 300
 

@@ -24,8 +24,7 @@ from tacit.runs import prepare, read_config
 from tacit.runs.kinds import load_data
 from tacit.runs.predict import load
 
-pytest_plugins = ["undrawn"]
-pytestmark = pytest.mark.usefixtures("nothing_drawn")
+pytestmark = pytest.mark.usefixtures("no_pictures")
 
 RUN = """
 [data]

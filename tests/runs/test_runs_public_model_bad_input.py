@@ -23,8 +23,7 @@ from tacit.runs import prepare
 from tacit.runs.checks import check_run
 from tacit.runs.predict import load
 
-pytest_plugins = ["undrawn"]
-pytestmark = pytest.mark.usefixtures("nothing_drawn")
+pytestmark = pytest.mark.usefixtures("no_pictures")
 
 PICTURES = """
 [data]

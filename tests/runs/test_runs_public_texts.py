@@ -22,8 +22,7 @@ from tacit.report.evaluation import evaluation_text, warn_if_public_is_better
 from tacit.runs import prepare
 from tacit.testing import seeded_generator
 
-pytest_plugins = ["undrawn"]
-pytestmark = pytest.mark.usefixtures("nothing_drawn")
+pytestmark = pytest.mark.usefixtures("no_pictures")
 PROMPTS = ["ab", "q<b>c", "xyzw"]
 RUN = {"[privacy]": f"[run]\nprompts = {json.dumps(PROMPTS)}\n[privacy]"}
 

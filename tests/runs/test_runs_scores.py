@@ -38,8 +38,7 @@ from tacit.testing import seeded_generator
 from tacit.training import Evaluation, evaluate, train
 from tacit.training.loop import MetricsRow
 
-pytest_plugins = ["undrawn"]
-pytestmark = pytest.mark.usefixtures("nothing_drawn")
+pytestmark = pytest.mark.usefixtures("no_pictures")
 CONFIG = run_file(
     data='table = "people.csv"; test_fraction = 0.4; target = "sick"',
     columns='a = { kind = "number", lower = -1, upper = 1 }; '

@@ -18,8 +18,7 @@ from tacit.errors import InvalidInput, PrivacyRefusal
 from tacit.ledger import Ledger, Policy, RenyiBudget
 from tacit.runs.train import Run, prepare
 
-pytest_plugins = ["undrawn"]
-pytestmark = pytest.mark.usefixtures("nothing_drawn")
+pytestmark = pytest.mark.usefixtures("no_pictures")
 PEOPLE, MESSAGES = 60, 400
 TOML = run_file(
     data='table = "mail.csv"; target = "urgent"; user = {user}; {data}; {test}',

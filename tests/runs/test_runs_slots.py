@@ -14,8 +14,7 @@ from tacit.runs import prepare
 from tacit.runs.attack import audit_folder
 from tacit.testing import seeded_generator
 
-pytest_plugins = ["undrawn"]
-pytestmark = pytest.mark.usefixtures("nothing_drawn")
+pytestmark = pytest.mark.usefixtures("no_pictures")
 DIGITS = digits_run('batch_size = "full"; steps = 20')
 
 

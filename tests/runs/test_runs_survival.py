@@ -23,8 +23,7 @@ from tacit.runs.config import parse_config
 from tacit.runs.kinds import source_of
 from tacit.runs.plan import trained_weights
 
-pytest_plugins = ["undrawn"]
-pytestmark = pytest.mark.usefixtures("nothing_drawn")
+pytestmark = pytest.mark.usefixtures("no_pictures")
 RUN = run_file(
     data='table = "study.csv"; test_fraction = 0.4; time = "days"; event = "died"',
     columns='age = { kind = "number", lower = 20, upper = 90 }; '

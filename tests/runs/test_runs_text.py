@@ -31,8 +31,7 @@ from tacit.runs.checks import canary_file
 from tacit.runs.sections import LedgerSection
 from tacit.testing import seeded_generator
 
-pytest_plugins = ["undrawn"]
-pytestmark = pytest.mark.usefixtures("nothing_drawn")
+pytestmark = pytest.mark.usefixtures("no_pictures")
 CONFIG = run_file(
     data='text = "{folder}/lines.txt"; alphabet = " abcdefghijklmnopqrstuvwxyz0123456789"; '
     "longest = 12; test_fraction = 0.4",

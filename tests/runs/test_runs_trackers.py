@@ -24,8 +24,7 @@ from tacit.runs.metrics import MLflowWatcher, WandbWatcher, public_parameters
 from tacit.training import step as stepping
 from tacit.training.loop import MetricsRow
 
-pytest_plugins = ["undrawn"]
-pytestmark = pytest.mark.usefixtures("nothing_drawn")
+pytestmark = pytest.mark.usefixtures("no_pictures")
 RUN = run_file(
     data='table = "visits.csv"; target = "ill"; test_fraction = 0.25',
     columns='age = { kind = "number", lower = 17, upper = 90 }; '

@@ -7,9 +7,10 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from typing import Any, TypeAlias
+
+from tacit.columns.sections import toml_value
 
 Names: TypeAlias = str | tuple[str, ...]
 """A field, or the fields of a prompt: the first, and others that may be empty."""
@@ -57,16 +58,22 @@ def messages_of(value: object) -> list[dict[str, Any]] | None:
     >>> messages_of([{"from": "human", "value": "Hello"}])
     [{'role': 'user', 'content': 'Hello'}]
     """
-    if not isinstance(value, list) or not all(isinstance(one, dict) for one in value):
+    if not isinstance(value, list):
         return None
-    messages = [
-        {"role": _ROLES.get(str(one["from"]), one["from"]), "content": one.get("value")}
-        if "from" in one and "role" not in one
-        else one
-        for one in value
-    ]
-    texts = all(isinstance(one.get(key), str) for one in messages for key in ("role", "content"))
-    return messages if texts else None
+
+    messages = []
+    for one in value:
+        if not isinstance(one, dict):
+            return None
+        message = one
+        if "from" in one and "role" not in one:
+            message = {"role": one["from"], "content": one.get("value")}
+        if not isinstance(message.get("role"), str) or not isinstance(message.get("content"), str):
+            return None
+        if message is not one:
+            message["role"] = _ROLES.get(message["role"], message["role"])
+        messages.append(message)
+    return messages
 
 
 def proposed_fields(example: Mapping[str, Any]) -> dict[str, Names]:
@@ -99,4 +106,4 @@ def in_run_file(fields: Mapping[str, Names]) -> str:
     >>> in_run_file({"prompt": ("instruction", "input"), "completion": "output"})
     'prompt = ["instruction", "input"], completion = "output"'
     """
-    return ", ".join(f"{key} = {json.dumps(names, ensure_ascii=False)}" for key, names in fields.items())
+    return ", ".join(f"{key} = {toml_value(names)}" for key, names in fields.items())

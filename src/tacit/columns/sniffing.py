@@ -353,16 +353,14 @@ def sniff(path: Path | str) -> Sniffed:
     ending = Path(path.name.lower().removesuffix(".gz")).suffix
     if ending in (".parquet", ".pq"):
         return _typed_table(path)
-    if ending == ".json":
-        raise InvalidInput(
-            f"{path.name!r} is not a table that can be read. For a language model, write its objects one per "
-            "line to a .jsonl file: jq -c '.[]' IN.json > OUT.jsonl. Save a table as CSV."
-        )
     if ending not in _ENDINGS:
-        raise InvalidInput(
-            f"{path.name!r} is not a table that can be read. Use a .csv or .tsv file (also with .gz), or a "
-            ".parquet file. Save a spreadsheet as CSV."
-        )
+        fix = "Use a .csv or .tsv file (also with .gz), or a .parquet file. Save a spreadsheet as CSV."
+        if ending == ".json":
+            fix = (
+                "For a language model, write its objects one per line to a .jsonl file: "
+                "jq -c '.[]' IN.json > OUT.jsonl. Save a table as CSV."
+            )
+        raise InvalidInput(f"{path.name!r} is not a table that can be read. {fix}")
     raw, whole = _first_lines(path)
     encoding = _encoding(raw, path)
     text = _decoded(raw, encoding, whole)

@@ -264,13 +264,16 @@ class Fields:
     date: str | None = None
 
     @property
+    def parts(self) -> tuple[Names, ...]:
+        return (self.text,) if isinstance(self.text, str) else self.text
+
+    @property
     def of_content(self) -> tuple[str, ...]:
-        parts = (self.text,) if isinstance(self.text, str) else self.text
-        return tuple(name for names in parts for name in each_of(names))
+        return tuple(name for names in self.parts for name in each_of(names))
 
     @property
     def may_be_empty(self) -> tuple[str, ...]:
-        return tuple(name for names in self.text if isinstance(names, tuple) for name in names[1:])
+        return tuple(name for names in self.parts for name in each_of(names)[1:])
 
     @property
     def users(self) -> list[str]:
@@ -358,21 +361,7 @@ def _check_form(example: Mapping[str, Any], where: str, fields: Fields) -> None:
 def _content(example: Mapping[str, Any], where: str, fields: Fields) -> tuple[str, tuple[Any, ...]]:
     """Return the text of an example, and its parts if it is no document."""
     of_document = isinstance(fields.text, str)
-    names = (fields.text,) if isinstance(fields.text, str) else fields.text
-    expected = ["text"] * (of_document or len(fields.of_content) > 1)
-    expected += [] if of_document else ["list of messages with role and content"]
-    parts: list[Any] = []
-    for name in names:
-        part = _joined(example, name) if isinstance(name, tuple) else example.get(name)
-        messages = None if of_document else messages_of(part)
-        if messages is None and not (isinstance(part, str) and "text" in expected):
-            first = each_of(name)[0]
-            problem = f"no {' and no '.join(expected)}" if first in example else "missing"
-            of_this_form = any(other in example for other in fields.of_content)
-            advice = "Correct the line, or remove it." if of_this_form else _proposal(example)
-            raise InvalidInput(f'{where}: the field "{first}" is {problem}. {advice}')
-        parts.append(part if messages is None else messages)
-
+    parts = [_part(example, names, where, fields) for names in fields.parts]
     text: str = parts[0] if of_document else json.dumps(parts, ensure_ascii=False)
     try:
         text.encode()
@@ -384,11 +373,31 @@ def _content(example: Mapping[str, Any], where: str, fields: Fields) -> tuple[st
     return text, () if of_document else tuple(parts)
 
 
-def _joined(example: Mapping[str, Any], names: Sequence[str]) -> str | None:
-    """Return the texts of several fields with an empty line between them; None if one is no text."""
-    first, *others = (example.get(name) for name in names)
-    texts = [first, *(text for text in others if text not in (None, ""))]
-    return "\n\n".join(texts) if all(isinstance(text, str) for text in texts) else None
+def _part(example: Mapping[str, Any], names: Names, where: str, fields: Fields) -> Any:
+    """Return a text or a chat; the texts of several fields with an empty line between them."""
+    if isinstance(names, str):
+        messages = None if isinstance(fields.text, str) else messages_of(example.get(names))
+        return _text(example, names, where, fields) if messages is None else messages
+
+    texts = [
+        _text(example, name, where, fields)
+        for name in names
+        if name not in fields.may_be_empty or example.get(name) not in (None, "")
+    ]
+    return "\n\n".join(texts)
+
+
+def _text(example: Mapping[str, Any], name: str, where: str, fields: Fields) -> str:
+    of_document = isinstance(fields.text, str)
+    expected = ["text"] * (of_document or len(fields.of_content) > 1)
+    expected += [] if of_document else ["list of messages with role and content"]
+    value = example.get(name)
+    if isinstance(value, str) and "text" in expected:
+        return value
+    problem = f"no {' and no '.join(expected)}" if name in example else "missing"
+    of_this_form = any(other in example for other in fields.of_content)
+    advice = "Correct the line, or remove it." if of_this_form else _proposal(example)
+    raise InvalidInput(f'{where}: the field "{name}" is {problem}. {advice}')
 
 
 def _proposal(example: Mapping[str, Any]) -> str:

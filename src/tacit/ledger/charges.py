@@ -455,16 +455,18 @@ def locked_family(tx: Transaction, charge_id: int) -> tuple[list[ChargeRow], dic
 
 
 def existing_charge(row: DatasetRow, charge: ChargeRow, request_hash: str) -> Charge:
-    if not hmac.compare_digest(charge.request_hash, request_hash):
-        kind, _, release = charge.key.partition("/")
+    if hmac.compare_digest(charge.request_hash, request_hash):
+        return charge_of(row, charge)
+
+    kind, _, release = charge.key.partition("/")
+    if kind == CLAIMED:
         raise Conflict(
             f"release {release!r} of {row.name!r} was claimed before, with another guarantee or tool. "
             "Nothing was charged now. Give the new release another name."
-            if kind == CLAIMED
-            else f"key {charge.key!r} on {row.name!r} belongs to another request. Use a new key for each "
-            "request."
         )
-    return charge_of(row, charge)
+    raise Conflict(
+        f"key {charge.key!r} on {row.name!r} belongs to another request. Use a new key for each request."
+    )
 
 
 def charge_of(row: DatasetRow, charge: ChargeRow) -> Charge:

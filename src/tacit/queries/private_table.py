@@ -582,7 +582,7 @@ def _as_precise(low: Number, value: Number, high: Number | None) -> list[str]:
     places = min(max(1 - math.floor(math.log10(half)), 0), 15)
     scale = 10.0**places
     ends = [math.floor(low * scale) / scale, value, math.ceil(ends[2] * scale) / scale]
-    return [f"{end:,.{places}f}" for end in ends]
+    return [f"{end:z,.{places}f}" for end in ends]  # z: never -0.0
 
 
 def _bin(edges: tuple[float, ...], number: int) -> str:

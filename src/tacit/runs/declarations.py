@@ -58,12 +58,11 @@ def doubts(config: Config, *, rows: int | None = None, trained: int | None = Non
     declared = [name for name in (*encoder.inputs_of, *encoder.target_names) if name in encoder.columns]
     identifiers = [name for name in names_of_file(path, dialect) if is_identifier(name)]
     owners = [config.data.user] if isinstance(config.data.user, str) else [*(config.data.user or ())]
-    tallies = {
-        name: (_Words if is_one_hot(column := encoder.columns[name]) else _Numbers)(
-            column, dialect, name in encoder.target_names
-        )
-        for name in declared
-    }
+    tallies: dict[str, _Words | _Numbers] = {}
+    for name in declared:
+        column = encoder.columns[name]
+        kind = _Words if is_one_hot(column) else _Numbers
+        tallies[name] = kind(column, dialect, name in encoder.target_names)
     people: dict[str, Counter[str]] = {
         name: Counter()
         for name in (*declared, *identifiers, *owners)
